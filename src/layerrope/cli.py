@@ -1,0 +1,92 @@
+"""`layerrope COMMAND ...`: a table of commands, each a typed dataclass with `run()` in its own module."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import io
+import re
+import sys
+from typing import Any
+
+from layerrope.errors import InputError, one_of
+
+COMMANDS: dict[str, str] = {
+    "inspect": "read what a checkpoint's norm gains say about depth, without downloading it",
+}
+
+
+def parse(command: type, name: str, argv: list[str]) -> Any:
+    """An instance of the dataclass `command` from `argv`.
+
+    Raises InputError (one line, nearest flag named) where the arguments do not fit.
+    """
+    import tyro
+
+    flags = re.findall(r"--[A-Za-z][\w-]*", _help(command, name))
+    for word in argv:
+        flag = word.split("=")[0]
+        if re.fullmatch(r"--[A-Za-z][\w-]*", flag) and flag.replace("_", "-") not in {*flags, "--help"}:
+            near = difflib.get_close_matches(flag, flags, n=3, cutoff=0.5)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"see layerrope {name} --help"
+            raise InputError(f"unknown flag {flag}: {hint}")
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(command, prog=f"layerrope {name}", args=argv)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        words = re.sub(r"[│╭╮╰╯─┌┐└┘|]+", " ", said.getvalue())
+        words = re.sub(r"\x1b\[[0-9;]*m", "", words)
+        text = " ".join(words.split())
+        text = re.sub(r"^(Parsing error|Required options|Unrecognized options)\s*", "", text)
+        text = re.split(r"For full helptext", text)[0].strip()
+        raise InputError(f"{text or 'arguments not understood'} (see layerrope {name} --help)") from None
+
+
+def _help(command: type, name: str) -> str:
+    import tyro
+
+    return tyro.extras.get_parser(command, prog=f"layerrope {name}").format_help()
+
+
+def usage() -> str:
+    """The text of `layerrope --help`."""
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(f"  {name:<{width}}  {gloss}" for name, gloss in COMMANDS.items())
+    return f"usage: layerrope COMMAND ...\n\nDepth in Transformers.\n\n{rows}\n\nlayerrope COMMAND --help explains one."
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit code (0 done, 1 a check failed, 2 bad input, 130 interrupted)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if not words or words[0] in {"-h", "--help", "help"}:
+            print(usage())
+            return 0
+        if words[0] in {"--version", "version"}:
+            import layerrope
+
+            print(layerrope.__version__)
+            return 0
+        name = one_of("command", words[0], COMMANDS)
+        module = importlib.import_module(f"layerrope.commands.{name}")
+        command = parse(module.Command, name, words[1:])
+        return int(command.run() or 0)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted: run the same command again to continue", file=sys.stderr)
+        return 130
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""The commands of `layerrope`, one file each: a typed dataclass with `run()`."""

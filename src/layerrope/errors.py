@@ -1,0 +1,33 @@
+"""The one exception for bad input: its message says what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """Something the user gave cannot be used.
+
+    The message is one line, "what, where, what to do". The command line prints it as `error: ...` and exits
+    with code 2; from Python it is an ordinary `ValueError`.
+    """
+
+
+class MissingExtra(InputError):
+    """An optional dependency is not installed; the message names the extra that brings it."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(
+            f"this needs the package {package}, which is not installed: pip install 'layerrope[{extra}]'"
+        )
+
+
+def one_of(kind: str, name: str, choices: Iterable[str]) -> str:
+    """`name` when it is one of `choices`; otherwise InputError with the nearest names, or all of them."""
+    known = list(choices)
+    if name in known:
+        return name
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(known)}"
+    raise InputError(f"unknown {kind} {name!r}: {hint}")

@@ -1,0 +1,83 @@
+"""Writing so that nothing is ever half there: strict JSON, written aside and renamed into place."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from layerrope.errors import InputError
+
+
+def strict(value: Any) -> Any:
+    """`value` as strict JSON data: non-finite floats become None, arrays and tuples lists, paths strings."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(k): strict(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(v) for v in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(strict(v) for v in value)
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):  # numpy scalars and arrays, tensors
+        return strict(value.tolist())
+    return value
+
+
+def dumps(value: Any, indent: int | None = 1) -> str:
+    """Strict JSON text of `value`; NaN and infinities are written as null."""
+    return json.dumps(strict(value), indent=indent, allow_nan=False, ensure_ascii=False)
+
+
+def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> Path:
+    """Write `data` beside `path`, flush it to disk, then rename it into place.
+
+    Raises InputError when the folder cannot be written or the disk is full; `path` then is as it was.
+    """
+    path = Path(path)
+    raw = data.encode() if isinstance(data, str) else data
+    aside: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, aside = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(aside, 0o666 & ~umask)
+        os.replace(aside, path)
+    except OSError as error:
+        if aside is not None:
+            Path(aside).unlink(missing_ok=True)
+        raise unwritable(path, error) from error
+    return path
+
+
+def unwritable(path: str | os.PathLike[str], error: OSError) -> InputError:
+    """The InputError for a path that could not be written, with what to do about it."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return InputError(f"no space left while writing {path}: free some and run the same command again")
+    return InputError(f"cannot write {path} ({error.strerror or error}): choose another folder")
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> Path:
+    """Write `value` as strict JSON, atomically."""
+    return write_atomic(path, dumps(value) + "\n")
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The JSON document at `path`. Raises InputError when it is missing or not JSON."""
+    try:
+        return json.loads(Path(path).read_bytes())
+    except FileNotFoundError as error:
+        raise InputError(f"no such file: {path}") from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{path} is not readable JSON ({error})") from error
