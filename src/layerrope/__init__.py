@@ -12,6 +12,13 @@ __version__ = "0.1.0"
 
 _WHERE: dict[str, str] = {
     "InputError": "errors",
+    "LM": "model",
+    "LayerRoPE": "gains",
+    "ModelConfig": "config",
+    "gain_table": "gains",
+    "scheme": "schemes",
+    "schemes": "schemes",
+    "tiers": "config",
 }
 
 __all__ = ["__version__", *_WHERE]

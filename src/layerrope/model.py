@@ -1,0 +1,228 @@
+"""The decoder language model: embedding, L layers of (attention, MLP) under one depth scheme, head.
+
+Dimensions: B batch, T position, D width, V vocabulary, L layers.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from layerrope.config import ModelConfig
+from layerrope.errors import InputError
+from layerrope.norms import NORMS, Gate, upcast
+from layerrope.residual import Site, Sublayer
+from layerrope.rotary import rotary_table
+from layerrope.schemes import Scheme, scheme
+from layerrope.sublayers import MLPS, Attention, KVCache
+
+IGNORED = -100
+"""The label of a position that no loss counts."""
+
+
+class Layer(nn.Module):
+    """One block: attention, then MLP, each read and written as the scheme says."""
+
+    def __init__(self, config: ModelConfig, chosen: Scheme, layer: int) -> None:
+        super().__init__()
+        norm = partial(NORMS[config.norm], eps=config.eps)
+
+        def sublayer(kind: str, f: nn.Module) -> Sublayer:
+            site = Site(layer, kind, config.n_layer, config.d_model, lambda d, weight=True: norm(d, weight=weight))
+            return Sublayer(f, chosen.residual(site), chosen.branch(site, chosen.covers(kind)))
+
+        attention = Attention(config.d_model, config.n_head, config.kv_heads, config.bias)
+        self.attn = sublayer("attn", attention)
+        self.mlp = sublayer("mlp", MLPS[config.mlp](config.d_model, config.d_ff, config.bias))
+
+    def forward(self, state: Any, rows: Tensor | None, rope: Tensor | None, cache: KVCache | None = None) -> Any:
+        """The next state. `rows` (2, 2, D): attention and MLP, read and write gains, or None."""
+        attn, mlp = (None, None) if rows is None else rows.unbind(0)
+        state = self.attn(state, attn, rope, cache)
+        return self.mlp(state, mlp)
+
+
+class LM(nn.Module):
+    """A decoder language model under the depth scheme of its config.
+
+    `LM(ids)` gives logits (B, T, V), `LM(ids, targets)` the mean loss in nats over the targets that are not
+    `IGNORED`; both in fp32 whatever the model's dtype or autocast. Builds on the meta device; `init_weights(seed)`
+    fills it. Weights depend on (seed, parameter name) alone, so two schemes start from the same ones.
+
+    Raises:
+        InputError: a scheme that does not exist or does not fit the shape.
+    """
+
+    def __init__(self, config: ModelConfig, seed: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        self.scheme = chosen = scheme(config.scheme)
+        D, V = config.d_model, config.vocab_size
+        self.embed = nn.Embedding(V, D)
+        self.position = nn.Embedding(config.seq_len, D) if config.position == "learned" else None
+        self.gains = chosen.build_gains(config.n_layer, D)
+        self.layers = nn.ModuleList(Layer(config, chosen, i) for i in range(config.n_layer))
+        norm = partial(NORMS[config.norm], eps=config.eps)
+        ends_site = Site(config.n_layer, "attn", config.n_layer, D, lambda d, weight=True: norm(d, weight=weight))
+        self.ends = chosen.ends(ends_site)
+        self.norm = norm(D) if chosen.final_norm else Gate()
+        self.head = nn.Linear(D, V, bias=False)
+        if config.tie:
+            self.head.weight = self.embed.weight
+        self.init_weights(seed)
+
+    # ------------------------------------------------------------------------------------------- starting values
+    @torch.no_grad()
+    def init_weights(self, seed: int = 0) -> None:
+        """Fill every parameter: norms, gates, gains and residuals by their own rule, matrices by role."""
+        for name, module in self.named_modules():
+            reset = getattr(module, "reset_parameters", None)
+            if reset is None or isinstance(module, nn.Linear | nn.Embedding):
+                continue
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(_name_seed(seed, name))
+                reset()
+        for name, weight, std in self.init_stds():
+            _fill_normal(weight, std, _name_seed(seed, name))
+        for module in self.modules():
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                module.bias.zero_()
+
+    def init_stds(self) -> Iterator[tuple[str, nn.Parameter, float]]:
+        """(name, weight, standard deviation) of every matrix and embedding at the start."""
+        config = self.config
+        yield "embed.weight", self.embed.weight, config.embed_std
+        if self.position is not None:
+            yield "position.weight", self.position.weight, config.init_std
+        if not config.tie:
+            yield "head.weight", self.head.weight, config.init_std
+        for i, layer in enumerate(self.layers):
+            for kind in ("attn", "mlp"):
+                site = Site(i, kind, config.n_layer, config.d_model, NORMS[config.norm])
+                for role, linear in layer.get_submodule(kind).f.named_children():
+                    std = config.init_std * self.scheme.init(role, site)
+                    yield f"layers.{i}.{kind}.f.{role}.weight", linear.weight, std
+
+    # --------------------------------------------------------------------------------------------------- forward
+    def hidden(self, ids: Tensor, caches: list[KVCache] | None = None) -> Tensor:
+        """The stream after the trunk, before the final norm: (B, T, D)."""
+        past = caches[0].length if caches else 0
+        h = self._embed(ids, past)
+        rope = None
+        if self.config.position == "rotary":
+            rope = rotary_table(ids.shape[1], self.config.d_head, self.config.rope_base, past, ids.device)
+        rows = self.gain_rows(ids.device)
+        state = self.ends.expand(h)
+        for i, layer in enumerate(self.layers):
+            # generation grows its shapes step by step: never through a compiled layer
+            state = layer.forward(state, rows[i], rope, caches[i]) if caches else layer(state, rows[i], rope)
+        return self.ends.reduce(state)
+
+    def gain_rows(self, device: torch.device) -> tuple[Tensor | None, ...]:
+        """Each layer's rows of the gain table, (2, 2, D or 1) fp32, or None for a scheme without one."""
+        if self.gains is None:
+            return (None,) * len(self.layers)
+        with device:
+            return self.gains(len(self.layers)).unbind(0)
+
+    def _embed(self, ids: Tensor, past: int) -> Tensor:
+        h = self.embed(ids)
+        if self.position is None:
+            return h
+        last = past + ids.shape[1]
+        if last > self.config.seq_len:
+            raise InputError(
+                f"{last} positions asked for, but the model learned {self.config.seq_len}: "
+                "shorten the text or use rotary positions"
+            )
+        return h + self.position.weight[past:last]
+
+    def logits(self, h: Tensor) -> Tensor:
+        """(B, T, V) in at least fp32, from the stream (B, T, D); autocast is off here."""
+        with torch.autocast(h.device.type, enabled=False):
+            h = upcast(self.norm(h))
+            return F.linear(h, self.head.weight.to(h.dtype))
+
+    def loss_sum(self, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """(sum of the losses in nats, number of counted targets): what gradient accumulation adds up."""
+        logits = self.logits(self.hidden(ids))
+        total = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+        return total, (targets != IGNORED).sum()
+
+    def forward(self, ids: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Logits (B, T, V) of ids (B, T); with targets (B, T), the mean loss in nats per counted token."""
+        if targets is None:
+            return self.logits(self.hidden(ids))
+        total, count = self.loss_sum(ids, targets)
+        return total / count.clamp(min=1)
+
+    # ------------------------------------------------------------------------------------------------ generation
+    @torch.no_grad()
+    def generate(
+        self,
+        ids: Tensor,
+        n_new: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        seed: int | None = None,
+        stop: int | None = None,
+        cache: bool = True,
+    ) -> Tensor:
+        """`ids` (B, T) with up to `n_new` sampled tokens appended: (B, T + n).
+
+        Args:
+            temperature: divides the logits; 0 takes the most likely token.
+            top_k: sample among the k most likely only.
+            seed: of the sampling; None draws from torch's generator.
+            stop: end-of-text id; a row that has produced it repeats it, and all rows there end the text.
+            cache: keep keys and values (the plain form recomputes the whole text for each token).
+        """
+        if ids.shape[1] == 0:
+            raise InputError("the prompt is empty: give at least one token")
+        caches = [KVCache() for _ in self.layers] if cache else None
+        generator = None if seed is None else torch.Generator(ids.device).manual_seed(seed)
+        done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+        fresh = ids
+        for _ in range(n_new):
+            h = self.hidden(fresh if caches else ids, caches)
+            token = _sample(self.logits(h[:, -1:])[:, 0], temperature, top_k, generator)
+            if stop is not None:
+                token = torch.where(done, stop, token)
+                done = done | (token == stop)
+            fresh = token[:, None]
+            ids = torch.cat((ids, fresh), dim=1)
+            if bool(done.all()):
+                break
+        return ids
+
+
+def _sample(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:
+    """One token a row from logits (B, V): (B,)."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    logits = logits / temperature
+    if top_k is not None:
+        least = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
+        logits = logits.masked_fill(logits < least, -math.inf)
+    return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+
+
+def _name_seed(seed: int, name: str) -> int:
+    """A seed for one parameter: the same whatever other parameters the model has."""
+    return (seed * 0x9E3779B1 + zlib.crc32(name.encode())) % 2**63
+
+
+def _fill_normal(weight: nn.Parameter, std: float, seed: int) -> None:
+    """N(0, std^2), drawn on the CPU in fp32 so that every device and dtype starts from the same numbers."""
+    if weight.is_meta:
+        return
+    generator = torch.Generator().manual_seed(seed)
+    weight.copy_(torch.empty(weight.shape, dtype=torch.float32).normal_(0.0, std, generator=generator))

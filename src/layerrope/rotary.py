@@ -1,0 +1,38 @@
+"""Rotary positions: pairs (2i, 2i+1) of a head turn by m theta_i, theta_i = base^(-2i/d_h)   (arXiv 2104.09864).
+
+Dimensions: B batch, H heads, T position, C head width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from layerrope.norms import upcast
+
+
+def rotary_table(
+    n_position: int, d_head: int, base: float = 10_000.0, first: int = 0, device: torch.device | None = None
+) -> Tensor:
+    """cos and sin of m theta_i for positions m = first .. first + n_position - 1.
+
+    The angles are formed in float64 and rounded once, so they are right at position 65,536 and beyond; the table is
+    recomputed where it is needed instead of kept in a buffer, which a meta build would wipe.
+
+    Returns:
+        (2, T, C/2) fp32: cos, then sin.
+    """
+    if device is not None and device.type == "mps":  # no float64 there
+        return rotary_table(n_position, d_head, base, first).to(device)
+    pairs = torch.arange(0, d_head, 2, dtype=torch.float64, device=device)
+    m = torch.arange(first, first + n_position, dtype=torch.float64, device=device)
+    angle = torch.outer(m, base ** (-pairs / d_head))
+    return torch.stack((angle.cos(), angle.sin())).float()
+
+
+def rotate(x: Tensor, table: Tensor) -> Tensor:
+    """Rotate `x` (B, H, T, C), pairs (2i, 2i+1), by `table` (2, T, C/2); computed in fp32, rounded once."""
+    h = upcast(x)
+    cos, sin = table
+    u, v = h[..., 0::2], h[..., 1::2]
+    return torch.stack((u * cos - v * sin, u * sin + v * cos), dim=-1).flatten(-2).to(x.dtype)
