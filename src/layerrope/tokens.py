@@ -1,0 +1,184 @@
+"""Tokenizers: bytes, a byte-level BPE trained on the training split, or one from a file or the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from layerrope.errors import InputError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as HubTokenizer
+
+EOT = "<|endoftext|>"
+EOT_NAMES = (EOT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
+"""Names under which published tokenizers keep their end-of-text entry, in the order they are looked for."""
+
+KINDS = "bytes, bpe:SIZE, a tokenizer.json file, or hub:NAME"
+PIECE = 1 << 20
+"""Characters: longer documents are encoded in pieces of about this length, cut at line ends (see `pieces`)."""
+TRAIN_CHARS = 256 << 20
+"""Characters of training text that a BPE is trained on at most (counted from the start of the split)."""
+
+
+@dataclass(frozen=True)
+class TokenizerInfo:
+    """Which tokenizer: the name it was asked for by, and the SHA-256 of its full definition."""
+
+    name: str
+    sha256: str
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back. Ids lie in [0, vocab_size); `eot` ends a document and never comes out of text."""
+
+    info: TokenizerInfo
+    vocab_size: int
+    eot: int
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+
+class Bytes:
+    """UTF-8 bytes: id b is byte b (0 ... 255), id 256 ends a document.
+
+    The vocabulary has 257 entries. End-of-text gets an id of its own, because each of the 256 byte values can
+    occur in a document; nothing is padded, so no id exists that the data never holds.
+    """
+
+    info = TokenizerInfo("bytes", hashlib.sha256(b"layerrope bytes 257").hexdigest())
+    vocab_size = 257
+    eot = 256
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        runs = itertools.groupby(ids, lambda i: i == self.eot)
+        return "".join(EOT * len(list(run)) if end else bytes(run).decode(errors="replace") for end, run in runs)
+
+
+class Subwords:
+    """A `tokenizers` tokenizer used for its vocabulary alone.
+
+    Truncation, padding and added begin or end tokens of its file are switched off, and the name of a special
+    token inside a text is text. A file without an end-of-text entry (`EOT_NAMES`) gets one more id for it.
+    """
+
+    def __init__(self, name: str, tokenizer: HubTokenizer) -> None:
+        self.info = TokenizerInfo(name, hashlib.sha256(tokenizer.to_str().encode()).hexdigest())
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        if not vocabulary:
+            raise InputError(f"the tokenizer {name} has an empty vocabulary: use another one")
+        known = next((entry for entry in EOT_NAMES if entry in vocabulary), None)
+        if known is None:
+            tokenizer.add_special_tokens([EOT])
+            vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+        tokenizer.encode_special_tokens = True
+        self.eot = vocabulary[known or EOT]
+        self.vocab_size = max(vocabulary.values()) + 1
+        self._tokenizer = tokenizer
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        cut = [pieces(text) for text in texts]
+        found = self._tokenizer.encode_batch_fast([p for parts in cut for p in parts], add_special_tokens=False)
+        ids = iter(found)
+        return [np.concatenate([np.array(next(ids).ids, np.int64) for _ in parts]) for parts in cut]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
+
+def pieces(text: str, size: int = PIECE) -> list[str]:
+    """`text` cut into pieces of about `size` characters, so that one long document needs bounded memory.
+
+    A cut falls after a line end between two characters that are not white space; there, tokenizers that split at
+    line ends first (GPT-2's rule and its successors) give the same ids as for the whole text.
+    """
+    if len(text) <= size:
+        return [text]
+    cuts, start = [0], 0
+    place = re.compile(r"(?<=\S\n)(?=\S)")
+    while (found := place.search(text, start + size)) is not None:
+        cuts.append(start := found.start())
+    return [text[a:b] for a, b in itertools.pairwise([*cuts, len(text)])]
+
+
+def bpe_size(spec: str) -> int:
+    """The vocabulary size in "bpe:SIZE"; InputError when it is not a whole number above 256."""
+    size = spec.partition(":")[2]
+    if not re.fullmatch(r"[0-9]{1,8}", size) or int(size) < 257:
+        raise InputError(f"tokenizer {spec!r}: a byte-level BPE has at least 257 entries, as in bpe:4096")
+    return int(size)
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int) -> HubTokenizer:
+    """Train a byte-level BPE: GPT-2's split into words, all 256 bytes as the base, one end-of-text entry.
+
+    A small text runs out of repeated pairs, and the vocabulary then has fewer entries than `vocab_size`.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[EOT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_first_chars(texts, TRAIN_CHARS), trainer)
+    return tokenizer
+
+
+def _first_chars(texts: Iterable[str], limit: int) -> Iterator[str]:
+    for text in texts:
+        if limit <= 0:
+            return
+        yield from pieces(text)
+        limit -= len(text)
+
+
+def read_tokenizer(spec: str) -> Tokenizer:
+    """The tokenizer `spec` names: bytes, a tokenizer.json file, or hub:NAME (needs the network once).
+
+    Raises InputError when there is none, or when it cannot be read.
+    """
+    if spec == "bytes":
+        return Bytes()
+    kind, _, name = spec.partition(":")
+    if kind == "hub" and name:
+        return Subwords(spec, _load("from_pretrained", name, f"cannot get the tokenizer {name!r} from the Hub"))
+    path = Path(spec).expanduser()
+    if path.suffix != ".json":
+        raise InputError(f"unknown tokenizer {spec!r}: choose {KINDS}")
+    if not path.is_file():
+        raise InputError(f"no such tokenizer file: {spec}")
+    return Subwords(path.name, load_file(path))
+
+
+def load_file(path: Path) -> HubTokenizer:
+    """The tokenizer in a tokenizer.json. Raises InputError when it is none."""
+    return _load("from_file", str(path), f"{path} is not a tokenizer.json")
+
+
+def _load(how: str, what: str, trouble: str) -> Any:
+    from tokenizers import Tokenizer
+
+    try:
+        return getattr(Tokenizer, how)(what)
+    except Exception as error:  # the library raises plain Exception for everything
+        reason = str(error).split("\n")[0]
+        raise InputError(f"{trouble} ({reason}): check the name") from error
