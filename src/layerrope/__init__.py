@@ -15,6 +15,7 @@ _WHERE: dict[str, str] = {
     "LM": "model",
     "LayerRoPE": "gains",
     "ModelConfig": "config",
+    "account": "accounting",
     "gain_table": "gains",
     "scheme": "schemes",
     "schemes": "schemes",

@@ -27,11 +27,11 @@ Start: TypeAlias = float | Literal["damped"] | tuple[float | Literal["damped"], 
 
 
 # ----------------------------------------------------------------------------------------------- pure functions
-def rope_spectrum(d: int, base: float, device: torch.device | None = None) -> Tensor:
-    """base^(-2j/d) for j = 0 .. d/2 - 1, shape (d/2,), fp32. Raises InputError for odd `d`."""
+def rope_spectrum(d: int, base: float, like: Tensor) -> Tensor:
+    """base^(-2j/d) for j = 0 .. d/2 - 1, shape (d/2,), in `like`'s dtype. Raises InputError for odd `d`."""
     if d % 2:
         raise InputError(f"LayerRoPE pairs channels (2j, 2j+1), so the width must be even: got {d}")
-    return torch.exp(torch.arange(0, d, 2, device=device, dtype=torch.float32) * (-math.log(base) / d))
+    return torch.exp(torch.arange(0, d, 2, device=like.device, dtype=like.dtype) * (-math.log(base) / d))
 
 
 def rotate_pairs(gamma: Tensor, theta: Tensor) -> Tensor:
@@ -41,15 +41,15 @@ def rotate_pairs(gamma: Tensor, theta: Tensor) -> Tensor:
     return torch.stack((u * cos - v * sin, u * sin + v * cos), dim=-1).flatten(-2)
 
 
-def log_depth(n_depth: int, device: torch.device | None = None) -> Tensor:
-    """log(l + 1) for l = 0 .. n_depth - 1, shape (L,), fp32."""
-    return torch.log(torch.arange(1, n_depth + 1, device=device, dtype=torch.float32))
+def log_depth(n_depth: int, like: Tensor) -> Tensor:
+    """log(l + 1) for l = 0 .. n_depth - 1, shape (L,), in `like`'s dtype."""
+    return torch.log(torch.arange(1, n_depth + 1, device=like.device, dtype=like.dtype))
 
 
-def linear_depth(n_depth: int, n_layer: int, device: torch.device | None = None) -> Tensor:
+def linear_depth(n_depth: int, n_layer: int, like: Tensor) -> Tensor:
     """l log(L)/(L - 1): linear in depth, with log depth's values at the first and the last of `n_layer` layers."""
     slope = math.log(n_layer) / (n_layer - 1) if n_layer > 1 else 0.0
-    return torch.arange(n_depth, device=device, dtype=torch.float32) * slope
+    return torch.arange(n_depth, device=like.device, dtype=like.dtype) * slope
 
 
 def gain_table(
@@ -83,8 +83,8 @@ def gain_table(
     tensor([-0.3012,  1.3818])
     """
     gamma = upcast(gamma)
-    u = log_depth(n_layer, gamma.device)
-    theta = torch.exp(alpha_rot + beta_rot * u)[:, None] * rope_spectrum(gamma.shape[-1], base, gamma.device)
+    u = log_depth(n_layer, gamma)
+    theta = torch.exp(alpha_rot + beta_rot * u)[:, None] * rope_spectrum(gamma.shape[-1], base, gamma)
     return torch.exp(alpha + beta * u)[:, None] * rotate_pairs(gamma, theta)
 
 
@@ -189,7 +189,7 @@ class LayerRoPE(KeepFp32):
             scalar = getattr(self, name)
             if scalar is not None:
                 scalar.copy_(self.start(name))
-        law = log_depth(self.n_layer)[:, None]
+        law = log_depth(self.n_layer, self.gamma)[:, None]
         if self.magnitude_table is not None:
             self.magnitude_table.copy_(self.start("alpha") + self.start("beta") * law)
         if self.angle_table is not None:
@@ -202,7 +202,7 @@ class LayerRoPE(KeepFp32):
         assert offset is not None
         assert slope is not None
         power = self.schedule == "power"
-        depth = log_depth(n, slope.device) if power else linear_depth(n, self.n_layer, slope.device)
+        depth = log_depth(n, slope) if power else linear_depth(n, self.n_layer, slope)
         return offset + slope * depth[:, None]
 
     def _per_depth(self, n_depth: int | None) -> int:
@@ -232,11 +232,12 @@ class LayerRoPE(KeepFp32):
     def site_rows(self, n_depth: int | None = None) -> Tensor:
         """The gains of the covered sites, (L, K, d), in fp32."""
         n = self._per_depth(n_depth)
-        rows = self.gamma[:n] if self.gamma_per == "layer" else self.gamma.expand(n, -1, -1)
+        gamma: Tensor = self.gamma
+        rows = gamma[:n] if self.gamma_per == "layer" else gamma.expand(n, -1, -1)
         if self.rotation:
             angle = self.base_angle(n)[..., None]
             if self.spectrum == "rope":
-                angle = angle * rope_spectrum(self.d_model, self.base, angle.device)
+                angle = angle * rope_spectrum(self.d_model, self.base, angle)
             rows = rotate_pairs(rows, angle)
         if self.magnitude:
             rows = torch.exp(self.log_magnitude(n))[..., None] * rows
@@ -271,7 +272,8 @@ class LNS(nn.Module):
 
     def forward(self, n_depth: int | None = None) -> Tensor:
         """G (L, 2, 2, 1): 1/sqrt(l+1) in the read column, 1 in the write column, fp32, on the default device."""
-        read = torch.rsqrt(torch.arange(1, (n_depth or self.n_layer) + 1, dtype=torch.float32))
+        dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+        read = torch.rsqrt(torch.arange(1, (n_depth or self.n_layer) + 1, dtype=dtype))
         return torch.stack((read, torch.ones_like(read)), dim=-1)[:, None, :, None].expand(-1, 2, -1, -1)
 
 

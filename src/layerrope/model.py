@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator
-from functools import partial
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from layerrope.config import ModelConfig
 from layerrope.errors import InputError
 from layerrope.norms import NORMS, Gate, upcast
 from layerrope.residual import Site, Sublayer
+from layerrope.residual.base import MakeNorm
 from layerrope.rotary import rotary_table
 from layerrope.schemes import Scheme, scheme
 from layerrope.sublayers import MLPS, Attention, KVCache
@@ -27,15 +28,28 @@ IGNORED = -100
 """The label of a position that no loss counts."""
 
 
+def make_norm(config: ModelConfig) -> MakeNorm:
+    """The config's norm at its eps."""
+
+    def make(d: int, weight: bool = True) -> nn.Module:
+        return NORMS[config.norm](d, eps=config.eps, weight=weight)
+
+    return make
+
+
+def make_site(config: ModelConfig, layer: int, kind: str) -> Site:
+    """The site of one sublayer of a model of this config."""
+    return Site(layer, kind, config.n_layer, config.d_model, make_norm(config))
+
+
 class Layer(nn.Module):
     """One block: attention, then MLP, each read and written as the scheme says."""
 
     def __init__(self, config: ModelConfig, chosen: Scheme, layer: int) -> None:
         super().__init__()
-        norm = partial(NORMS[config.norm], eps=config.eps)
 
         def sublayer(kind: str, f: nn.Module) -> Sublayer:
-            site = Site(layer, kind, config.n_layer, config.d_model, lambda d, weight=True: norm(d, weight=weight))
+            site = make_site(config, layer, kind)
             return Sublayer(f, chosen.residual(site), chosen.branch(site, chosen.covers(kind)))
 
         attention = Attention(config.d_model, config.n_head, config.kv_heads, config.bias)
@@ -69,10 +83,8 @@ class LM(nn.Module):
         self.position = nn.Embedding(config.seq_len, D) if config.position == "learned" else None
         self.gains = chosen.build_gains(config.n_layer, D)
         self.layers = nn.ModuleList(Layer(config, chosen, i) for i in range(config.n_layer))
-        norm = partial(NORMS[config.norm], eps=config.eps)
-        ends_site = Site(config.n_layer, "attn", config.n_layer, D, lambda d, weight=True: norm(d, weight=weight))
-        self.ends = chosen.ends(ends_site)
-        self.norm = norm(D) if chosen.final_norm else Gate()
+        self.ends = chosen.ends(make_site(config, config.n_layer, "attn"))
+        self.norm = make_norm(config)(D) if chosen.final_norm else Gate()
         self.head = nn.Linear(D, V, bias=False)
         if config.tie:
             self.head.weight = self.embed.weight
@@ -95,7 +107,7 @@ class LM(nn.Module):
             if isinstance(module, nn.Linear) and module.bias is not None:
                 module.bias.zero_()
 
-    def init_stds(self) -> Iterator[tuple[str, nn.Parameter, float]]:
+    def init_stds(self) -> Iterator[tuple[str, Tensor, float]]:
         """(name, weight, standard deviation) of every matrix and embedding at the start."""
         config = self.config
         yield "embed.weight", self.embed.weight, config.embed_std
@@ -105,10 +117,10 @@ class LM(nn.Module):
             yield "head.weight", self.head.weight, config.init_std
         for i, layer in enumerate(self.layers):
             for kind in ("attn", "mlp"):
-                site = Site(i, kind, config.n_layer, config.d_model, NORMS[config.norm])
-                for role, linear in layer.get_submodule(kind).f.named_children():
+                site = make_site(config, i, kind)
+                for role, linear in layer.get_submodule(f"{kind}.f").named_children():
                     std = config.init_std * self.scheme.init(role, site)
-                    yield f"layers.{i}.{kind}.f.{role}.weight", linear.weight, std
+                    yield f"layers.{i}.{kind}.f.{role}.weight", linear.get_parameter("weight"), std
 
     # --------------------------------------------------------------------------------------------------- forward
     def hidden(self, ids: Tensor, caches: list[KVCache] | None = None) -> Tensor:
@@ -146,7 +158,7 @@ class LM(nn.Module):
 
     def logits(self, h: Tensor) -> Tensor:
         """(B, T, V) in at least fp32, from the stream (B, T, D); autocast is off here."""
-        with torch.autocast(h.device.type, enabled=False):
+        with no_autocast(h.device):
             h = upcast(self.norm(h))
             return F.linear(h, self.head.weight.to(h.dtype))
 
@@ -215,12 +227,17 @@ def _sample(logits: Tensor, temperature: float, top_k: int | None, generator: to
     return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
 
 
+def no_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """A context in which operations keep their inputs' precision (meta tensors know no autocast)."""
+    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
+
+
 def _name_seed(seed: int, name: str) -> int:
     """A seed for one parameter: the same whatever other parameters the model has."""
     return (seed * 0x9E3779B1 + zlib.crc32(name.encode())) % 2**63
 
 
-def _fill_normal(weight: nn.Parameter, std: float, seed: int) -> None:
+def _fill_normal(weight: Tensor, std: float, seed: int) -> None:
     """N(0, std^2), drawn on the CPU in fp32 so that every device and dtype starts from the same numbers."""
     if weight.is_meta:
         return
