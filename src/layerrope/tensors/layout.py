@@ -9,7 +9,7 @@ from pathlib import Path
 from layerrope.errors import InputError
 from layerrope.tensors.blobs import printable
 from layerrope.tensors.places import Folder, Place
-from layerrope.tensors.shards import NUMBERED, PICKLES, Found, pickle_refused, read_file, read_index, read_set
+from layerrope.tensors.shards import NUMBERED, PICKLES, Found, pickle_refused, read_index, read_one, read_set
 from layerrope.tensors.source import in_parallel
 
 INDEX = "model.safetensors.index.json"
@@ -46,7 +46,7 @@ def _find_unlisted(place: Place) -> Found:
         return read_index(place, INDEX)
     if single is None:
         raise InputError(f"{place.label} has neither {INDEX} nor {SINGLE}: give the address of the file itself")
-    return read_file(single)
+    return read_one(single)
 
 
 def _sets(names: Sequence[str]) -> list[str]:

@@ -15,8 +15,8 @@ from layerrope.tensors.shards import (
     Found,
     pickle_refused,
     read_config,
-    read_file,
     read_index,
+    read_one,
     read_set,
 )
 from layerrope.tensors.source import TensorSource
@@ -76,7 +76,7 @@ def _open_file(path: Path) -> TensorSource:
         if match["ending"] == ".safetensors" and (path.parent / index).exists():
             return _source(str(path), read_index(folder, index), folder)
         return _source(str(path), read_set(folder, name), folder)
-    return _source(str(path), read_file(LocalFile(path)), folder)
+    return _source(str(path), read_one(LocalFile(path)), folder)
 
 
 def _source(label: str, found: Found, folder: Folder) -> TensorSource:

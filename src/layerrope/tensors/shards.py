@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from layerrope.errors import InputError
+from layerrope.tensors import gguf_format, safetensors_format
 from layerrope.tensors.blobs import Blob, printable
 from layerrope.tensors.entries import Entry
 from layerrope.tensors.places import Place, safe_name
-from layerrope.tensors.safetensors_format import read_header
 from layerrope.tensors.source import WORKERS, in_parallel
 
 #: JSON files (index, config) larger than this are not read.
@@ -64,13 +64,15 @@ def read_file(blob: Blob) -> Found:
     Raises InputError where it is neither format, saying what it is where that can be told.
     """
     head = blob.read(0, min(blob.size, 64))
+    if head.startswith(gguf_format.MAGIC):
+        return Found("gguf", *gguf_format.read_header(blob))
     # A header length below 4 GiB puts zeros into bytes 4 to 7, and no stranger's greeting has them there.
     if len(head) >= 8 and head[4:8] != bytes(4):
         start = head.lstrip().lower()
         for greeting, meaning in _STRANGERS:
             if start.startswith(greeting.lower()):
                 raise InputError(f"{blob.label} is {meaning}")
-    return Found("safetensors", read_header(blob))
+    return Found("safetensors", safetensors_format.read_header(blob))
 
 
 def open_files(place: Place, names: Sequence[str], why: str) -> list[Blob]:
@@ -119,17 +121,49 @@ def read_files(blobs: Sequence[Blob]) -> list[Found]:
     return in_parallel([(read_file, (blob,)) for blob in blobs], WORKERS if remote else 1)
 
 
+def read_one(blob: Blob) -> Found:
+    """`read_file` of a file that stands for itself. Raises InputError where it is one part of a split GGUF."""
+    found = read_file(blob)
+    if found.metadata.get("split.count", 1) != 1:
+        raise InputError(
+            f"{blob.label} is part of a split set of {found.metadata['split.count']}, whose other parts cannot be "
+            f"told from its name: give it back its name NAME-0000i-of-0000n.gguf"
+        )
+    return found
+
+
 def read_set(place: Place, name: str) -> Found:
     """The tensors of the file `name`, and of the rest of its set where the name says "-00002-of-00003"."""
     match = NUMBERED.fullmatch(name)
     if match is None:
-        (found,) = read_files(open_files(place, [name], "the file asked for"))
-        return found
+        (blob,) = open_files(place, [name], "the file asked for")
+        return read_one(blob)
     count, width = int(match["count"]), len(match["no"])
     if not 1 <= int(match["no"]) <= count <= MAX_FILES:
         raise InputError(f"{place.label}: the numbers in the name {printable(name)} are no part and count")
     names = [f"{match['stem']}-{no:0{width}d}-of-{match['count']}{match['ending']}" for no in range(1, count + 1)]
-    return merge(read_files(open_files(place, names, f"part of a set of {count}")), place.label)
+    blobs = open_files(place, names, f"part of a set of {count}")
+    parts = read_files(blobs)
+    if count > 1 and parts[0].format == "gguf":
+        _check_split(parts, blobs)
+    return merge(parts, place.label)
+
+
+def _check_split(parts: Sequence[Found], blobs: Sequence[Blob]) -> None:
+    """Raises InputError unless a split GGUF's parts agree: numbered from 0, same count, tensors of the whole set."""
+    for no, (part, blob) in enumerate(zip(parts, blobs, strict=True)):
+        said = part.metadata.get("split.no"), part.metadata.get("split.count")
+        if said != (no, len(parts)):
+            raise InputError(
+                f"{blob.label} says it is part {said[0]} (from 0) of {said[1]}, its name says {no + 1} (from 1) of "
+                f"{len(parts)}: fetch the set again"
+            )
+    declared, held = parts[0].metadata.get("split.tensors.count"), sum(len(part.entries) for part in parts)
+    if declared not in (None, held):
+        raise InputError(
+            f"{blobs[0].label} declares {printable(declared)} tensors for the whole set, its {len(parts)} parts hold "
+            f"{held}: fetch the set again"
+        )
 
 
 def merge(parts: Sequence[Found], label: str) -> Found:
