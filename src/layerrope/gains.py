@@ -180,7 +180,8 @@ class LayerRoPE(KeepFp32):
         def number(v: float | str) -> float:
             return damped(self.n_layer) if v == "damped" else float(v)
 
-        return torch.tensor([number(read if s.endswith("read") else write) for s in self.sites])
+        values = [number(read if s.endswith("read") else write) for s in self.sites]
+        return torch.tensor(values, device=self.gamma.device)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -250,7 +251,7 @@ class LayerRoPE(KeepFp32):
             ones = torch.ones_like(rows[:, 0])
             columns = [rows[:, self.sites.index(s)] if s in self.sites else ones for s in SITES]
             rows = torch.stack(columns, dim=1)
-        return rows.unflatten(1, (2, 2))
+        return rows.reshape(-1, 2, 2, self.d_model)
 
     def extra_repr(self) -> str:
         return (
