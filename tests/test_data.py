@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layerrope.data import IGNORED, DataConfig, Dataset, load_data, permutation
+from layerrope.data import IGNORED, DataConfig, Dataset, load_data
 from layerrope.errors import InputError
+from layerrope.windows import permutation
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +40,7 @@ def test_targets_are_the_inputs_one_further_on(embedded: Dataset) -> None:
 
 @given(step=st.integers(0, 10**6), seed=st.integers(-5, 2**70), world=st.sampled_from([1, 2, 3, 4, 6, 12]))
 @settings(deadline=None, max_examples=25)
-def test_ranks_take_contiguous_slices_of_one_global_batch(
-    embedded: Dataset, step: int, seed: int, world: int
-) -> None:
+def test_ranks_take_contiguous_slices_of_one_global_batch(embedded: Dataset, step: int, seed: int, world: int) -> None:
     whole = embedded.batch(step, 12, seed=seed)
     parts = [embedded.batch(step, 12, seed=seed, rank=r, world=world) for r in range(world)]
     for which in range(2):

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -70,6 +71,14 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def sweep(folder: Path, age_s: float = 86_400.0) -> None:
+    """Remove what killed processes left half-written in `folder`: .part files untouched for `age_s` seconds."""
+    for path in folder.glob(".*.part"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > age_s:
+                path.unlink()
 
 
 def content_key(*parts: Any) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,9 @@ from layerrope.errors import InputError, one_of
 from layerrope.prepare import Progress, prepare
 from layerrope.shards import Shard
 from layerrope.tokens import Tokenizer, TokenizerInfo
+from layerrope.windows import IGNORED, LAYOUTS, Packed, Padded, read, visited
 
-IGNORED = -100
-"""The target of a position that is not counted in any loss."""
-
-LAYOUTS = ("packed", "padded")
+__all__ = ["IGNORED", "DataConfig", "Dataset", "Split", "load_data"]
 
 
 @dataclass(frozen=True)
@@ -74,56 +71,6 @@ class Split:
     """Targets that are counted in one pass over the windows."""
 
 
-class Windows:
-    """Windows over a shard. Each has T inputs and T targets, the targets one id further on.
-
-    packed: window w starts at id w T of the stream; attention may reach into the document before. Every id
-    after the first is the target of one window; the last window may be partial.
-    padded: window w is document w, from the end-of-text before it, cut after T targets or padded with
-    end-of-text inputs whose targets are ignored.
-    """
-
-    def __init__(self, shard: Shard, layout: str, seq_len: int) -> None:
-        self.shard, self.seq_len = shard, seq_len
-        header = shard.header
-        if layout == "packed":
-            count = -(-header.n_tokens // seq_len)
-            self._span = lambda w: (w * seq_len, np.minimum(header.n_tokens - w * seq_len, seq_len))
-        else:
-            count = header.n_documents
-            self._span = lambda w: (
-                shard.offsets[w] - 1,
-                np.minimum(shard.offsets[w + 1] - shard.offsets[w], seq_len),
-            )
-        self.count = count
-
-    def lengths(self, windows: np.ndarray) -> np.ndarray:
-        """Counted targets of each of `windows`."""
-        return self._span(windows)[1]
-
-    def read(self, windows: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of `windows`, both int64 [B, T]."""
-        starts, lengths = self._span(windows)
-        columns = np.arange(self.seq_len + 1)
-        held = columns <= lengths[:, None]
-        ids = self.shard.gather(np.where(held, starts[:, None] + columns, 0))
-        targets = np.where(held[:, 1:], ids[:, 1:], IGNORED)
-        inputs = np.where(held[:, :-1], ids[:, :-1], self.shard.header.eot)
-        return torch.from_numpy(inputs), torch.from_numpy(targets)
-
-
-def permutation(n: int, seed: int, epoch: int) -> np.ndarray:
-    """A permutation of 0 ... n - 1 that depends on nothing else: the order of n draws of Philox(seed, epoch).
-
-    The raw draws of a NumPy bit generator are the same in every version, unlike `Generator.permutation`.
-    """
-    key = np.array([seed % (1 << 64), epoch], np.uint64)
-    return np.argsort(np.random.Philox(key=key).random_raw(n), kind="stable")
-
-
-_permutation = lru_cache(maxsize=4)(permutation)
-
-
 class Dataset:
     """Batches from a training shard, evaluation from a validation shard, and the tokenizer between.
 
@@ -136,15 +83,12 @@ class Dataset:
         self.config = config
         self.split_by = split_by
         self._tokenizer = tokenizer
-        self._windows = {
-            side: Windows(shard, config.layout, config.seq_len) for side, shard in (("train", train), ("val", val))
-        }
-        for side, windows in self._windows.items():
-            _check_length(side, windows, config)
-        packed_train = config.layout == "packed"
-        self._n_train = train.header.n_tokens // config.seq_len if packed_train else train.header.n_documents
-        self.train = _split(self._windows["train"], self._n_train)
-        self.val = _split(self._windows["val"], self._windows["val"].count)
+        layout = LAYOUTS[config.layout]
+        self._train, self._val = layout(train, config.seq_len), layout(val, config.seq_len)
+        _check_length("training", train, config)
+        _check_length("validation", val, config)
+        self.train = _split(self._train, self._train.n_train)
+        self.val = _split(self._val, self._val.count)
 
     @property
     def vocab_size(self) -> int:
@@ -166,7 +110,7 @@ class Dataset:
 
         `batch_size` is the global number of rows; rank r takes the r-th of `world` equal runs of them, so the
         global batch of a step does not depend on `world`. Every epoch goes through all full windows once, in an
-        order of its own (`permutation`), and a batch may reach over its end. Raises InputError when batch_size
+        order of its own (`windows.permutation`), and a batch may reach over its end. Raises InputError when batch_size
         is not a multiple of world.
         """
         if batch_size < 1 or world < 1 or batch_size % world:
@@ -175,17 +119,7 @@ class Dataset:
             raise InputError(f"no batch for step {step} on rank {rank} of {world}: both count from 0")
         share = batch_size // world
         first = step * batch_size + rank * share
-        rows = range(first, first + share)
-        return self._windows["train"].read(self._order(rows, seed))
-
-    def _order(self, rows: range, seed: int) -> np.ndarray:
-        found = [
-            _permutation(self._n_train, seed, epoch)[
-                max(rows.start - epoch * self._n_train, 0) : rows.stop - epoch * self._n_train
-            ]
-            for epoch in range(rows.start // self._n_train, (rows.stop - 1) // self._n_train + 1)
-        ]
-        return np.concatenate(found)
+        return _tensors(read(self._train, visited(self._train.n_train, seed, first, share)))
 
     def eval_batches(self, batch_size: int, max_tokens: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Validation inputs and targets [B, T] in a fixed order, every id of the split a counted target once.
@@ -193,12 +127,13 @@ class Dataset:
         The last batch may have fewer rows. With `max_tokens`, just so many windows as hold that number of
         positions, evenly spaced over the split. The windows never depend on `batch_size`.
         """
-        windows = self._windows["val"]
-        keep = windows.count if max_tokens is None else -(-max(max_tokens, 1) // self.config.seq_len)
-        keep = min(keep, windows.count)
-        chosen = np.arange(keep) * windows.count // keep
+        if batch_size < 1:
+            raise InputError(f"an evaluation batch of {batch_size} rows: at least 1")
+        count = self._val.count
+        keep = count if max_tokens is None else min(count, -(-max(max_tokens, 1) // self.config.seq_len))
+        chosen = np.arange(keep) * count // keep
         for start in range(0, keep, batch_size):
-            yield windows.read(chosen[start : start + batch_size])
+            yield _tensors(read(self._val, chosen[start : start + batch_size]))
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, without an end-of-text."""
@@ -218,7 +153,7 @@ class Dataset:
 
     def summary(self) -> dict[str, Any]:
         """What was loaded, for a run's records: names, hashes, counts. No path of this machine is in it."""
-        header = self._windows["train"].shard.header
+        header = self._train.shard.header
         return {
             "source": header.source,
             "source_sha256": header.source_sha256,
@@ -228,19 +163,25 @@ class Dataset:
             "layout": self.config.layout,
             "seq_len": self.config.seq_len,
             "split_by": self.split_by,
+            "train_ids_sha256": header.sha256,
+            "val_ids_sha256": self._val.shard.header.sha256,
             "train": vars(self.train),
             "val": vars(self.val),
         }
 
 
-def _split(windows: Windows, n_windows: int) -> Split:
+def _tensors(arrays: tuple[np.ndarray, np.ndarray]) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(arrays[0]), torch.from_numpy(arrays[1])
+
+
+def _split(windows: Packed | Padded, n_windows: int) -> Split:
     header = windows.shard.header
-    counted = int(windows.lengths(np.arange(n_windows)).sum())
+    counted = int(windows.spans(np.arange(n_windows))[1].sum())
     return Split(header.n_tokens, header.n_bytes, header.n_documents, n_windows, counted)
 
 
-def _check_length(side: str, windows: Windows, config: DataConfig) -> None:
-    n_tokens, name = windows.shard.header.n_tokens, "training" if side == "train" else "validation"
+def _check_length(name: str, shard: Shard, config: DataConfig) -> None:
+    n_tokens = shard.header.n_tokens
     if n_tokens == 0 or (config.layout == "packed" and n_tokens < config.seq_len):
         raise InputError(
             f"the {name} split of {config.source} has {n_tokens:,} tokens, fewer than one window of "

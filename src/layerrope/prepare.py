@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from layerrope.cache import cache_folder, content_key, locked
+from layerrope.cache import cache_folder, content_key, locked, sweep
 from layerrope.documents import Document, Side, Source, SplitRule, plan_split
 from layerrope.errors import InputError
 from layerrope.files import write_atomic
 from layerrope.shards import Shard, ShardWriter, open_shard, shard_exists
 from layerrope.text_files import embedded, open_files
-from layerrope.tokens import Subwords, Tokenizer, bpe_size, load_file, read_tokenizer, train_bpe
+from layerrope.tokens import BATCH_CHARS, Subwords, Tokenizer, bpe_size, load_file, read_tokenizer, train_bpe
 
 if TYPE_CHECKING:
     from layerrope.data import DataConfig
@@ -26,8 +26,6 @@ Progress = Callable[[str, int], None]
 
 RECIPE = 1
 """Part of every cache key: raise it when the same source and tokenizer would give other ids."""
-BATCH_CHARS = 4 << 20
-"""Characters encoded at a time."""
 CHARS_PER_TOKEN = 4
 """A rough English average: how much text a BPE is trained on under `max_tokens`."""
 
@@ -79,28 +77,32 @@ def limits(config: DataConfig) -> tuple[int | None, int | None, int | None]:
 
 @dataclass
 class Quota:
-    """How much each side may still take, in documents (training only) and in some measure of size."""
+    """How much each side may still take: documents (training only), and tokens or some other size."""
 
     max_docs: int | None
     max_size: dict[Side, int | None]
     fraction: float
-    docs: int = 0
+    docs: dict[Side, int] = field(default_factory=lambda: {"train": 0, "val": 0})
     size: dict[Side, int] = field(default_factory=lambda: {"train": 0, "val": 0})
 
-    def takes(self, side: Side) -> bool:
-        """Whether `side` takes one more document: whole documents, up to the one that reaches the limit."""
+    def has_room(self, side: Side) -> bool:
+        """Whether the size of `side` is below its limit: the document that reaches it is the last."""
         limit = self.max_size[side]
-        room = limit is None or self.size[side] < limit
-        return room and (side == "val" or self.max_docs is None or self.docs < self.max_docs)
+        return limit is None or self.size[side] < limit
+
+    def takes(self, side: Side) -> bool:
+        """Whether `side` takes one more document."""
+        return self.has_room(side) and (side == "val" or self.max_docs is None or self.docs[side] < self.max_docs)
 
     def done(self, side: Side | None) -> bool:
-        """Whether nothing more need be read of `side` (None: a stream that holds both sides).
+        """Whether nothing more need be read of `side` (None: of a stream that holds both sides).
 
-        Where training is full, such a stream is read on until validation has half of its expected share.
+        Where training is full, such a stream is read on until validation has half of its expected documents.
         """
         if side is not None:
             return not self.takes(side)
-        enough = self.size["val"] > 0.5 * self.fraction * self.size["train"]
+        share = self.fraction * (self.docs["train"] + self.docs["val"])
+        enough = self.docs["val"] >= max(1, 0.5 * share)
         return not self.takes("train") and (enough or not self.takes("val"))
 
 
@@ -121,7 +123,7 @@ def documents(source: Source, rule: SplitRule, quota: Quota) -> Iterator[Documen
                 break
             assert document.side is not None
             if document.text and quota.takes(document.side):
-                quota.docs += document.side == "train"
+                quota.docs[document.side] += 1
                 yield document
 
 
@@ -162,6 +164,7 @@ def build(
     report: Progress,
 ) -> None:
     """Encode `source` into the shards `stems`. Raises InputError when a side gets no text."""
+    sweep(stems["train"].parent)
     quota = quota_of(config)
     with ExitStack() as stack:
         writers = {
@@ -184,14 +187,15 @@ def build(
 def add(writers: dict[str, ShardWriter], quota: Quota, document: Document, ids: np.ndarray) -> None:
     """Write one encoded document to its side, if there is still room for it."""
     assert document.side is not None
-    if quota.takes(document.side) or quota.max_size[document.side] is None:
+    if quota.has_room(document.side):
         writers[document.side].add(ids, len(document.text.encode()))
         quota.size[document.side] = writers[document.side].n_tokens
 
 
 def batches(found: Iterator[Document]) -> Iterator[list[Document]]:
     """Runs of documents of about BATCH_CHARS characters."""
-    batch, size = [], 0
+    batch: list[Document] = []
+    size = 0
     for document in found:
         batch.append(document)
         size += len(document.text)

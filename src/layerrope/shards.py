@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
+import uuid
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -164,8 +164,8 @@ class ShardWriter:
         write_json(paths_of(self.stem)[2], asdict(header))
 
     def _aside(self, path: Path) -> tuple[BinaryIO, Path]:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        return os.fdopen(handle, "wb"), Path(name)
+        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+        return aside.open("xb"), aside
 
     def _write_ids(self, ids: np.ndarray) -> None:
         raw = ids.astype(WIDTHS[self.width]).tobytes()
@@ -206,7 +206,7 @@ def open_shard(stem: Path, key: str | None = None) -> Shard:
     verified = ids.nbytes <= VERIFY_BYTES
     if verified:
         _check_range(ids, header, ids_path)
-        if hashlib.sha256(memoryview(ids)).hexdigest() != header.sha256:
+        if hashlib.sha256(ids.data).hexdigest() != header.sha256:
             raise _broken(ids_path, "does not hold the ids that were written")
     return Shard(ids_path, header, ids, offsets, verified)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
 import json
@@ -20,7 +21,7 @@ from layerrope.tokens import EOT
 BLOCK = 1 << 20
 SEPARATOR = EOT.encode()
 READS = ".txt or .jsonl (also .xz, .zst, .gz), a folder of these, embedded, or hf:NAME"
-VAL_NAMES = ("val", "valid", "validation", "dev", "heldout")
+VAL_NAMES = ("val", "valid", "validation", "eval", "dev", "heldout", "holdout")
 TEST_NAMES = ("test",)
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -86,58 +87,60 @@ def blocks(path: Path) -> Iterator[bytes]:
         raise InputError(f"cannot read {path} ({error.strerror or error})") from error
 
 
-def lines(path: Path) -> Iterator[bytes]:
-    """The lines of `path`, each with its line end."""
-    held: list[bytes] = []
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of `path`, each with its line end, and where they start; a byte-order mark is left out."""
+    start, held = 0, [b""]
     for block in blocks(path):
         first, *rest = block.split(b"\n")
         held.append(first)
-        for line in rest:
-            yield b"".join(held) + b"\n"
-            held = [line]
+        for following in rest:
+            line = b"".join(held) + b"\n"
+            yield _unmarked(start, line)
+            start, held = start + len(line), [following]
     if tail := b"".join(held):
-        yield tail
+        yield _unmarked(start, tail)
+
+
+def _unmarked(start: int, line: bytes) -> tuple[int, bytes]:
+    mark = len(codecs.BOM_UTF8) if start == 0 and line.startswith(codecs.BOM_UTF8) else 0
+    return start + mark, line[mark:]
 
 
 def decoded(raw: bytes, path: Path, start: int) -> str:
     """`raw`, found at byte `start` of the (decompressed) file, as text; InputError when it is not UTF-8 text."""
     nul = raw.find(b"\0")
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError as error:
-        bad = error.start if nul < 0 else min(nul, error.start)
-        raise _binary(path, start + bad) from error
     if nul >= 0:
-        raise _binary(path, start + nul)
-    return text
-
-
-def _binary(path: Path, offset: int) -> InputError:
-    return InputError(f"{path} is not UTF-8 text: bad byte at offset {offset:,}; convert it to UTF-8")
+        raise InputError(f"{path} is not text: NUL byte at offset {start + nul:,}; save it as UTF-8 text")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path} is not UTF-8: byte 0x{raw[error.start]:02x} at offset {start + error.start:,}; save it as UTF-8"
+        ) from error
 
 
 def read_txt(path: Path) -> Iterator[Document]:
     """The documents of a text file: parted by lines that read <|endoftext|>, or all of it as one."""
-    start = here = 0
+    begin: int | None = None
     held: list[bytes] = []
-    for line in lines(path):
-        here += len(line)
+    for start, line in lines(path):
         if line.strip() == SEPARATOR:
-            yield Document(decoded(b"".join(held).removesuffix(b"\n"), path, start))
-            held, start = [], here
+            yield Document(decoded(b"".join(held).removesuffix(b"\n"), path, begin or 0))
+            begin, held = None, []
         else:
+            begin = start if begin is None else begin
             held.append(line)
-    yield Document(decoded(b"".join(held), path, start))
+    yield Document(decoded(b"".join(held), path, begin or 0))
 
 
 def read_jsonl(path: Path, text_key: str) -> Iterator[Document]:
     """One document a line: an object with a text under `text_key` and, where there is one, a `work`."""
-    for number, line in enumerate(lines(path), 1):
+    for number, (start, line) in enumerate(lines(path), 1):
         if line.strip():
-            yield _record(line, f"{path}:{number}", text_key)
+            yield _record(decoded(line, path, start), f"{path}:{number}", text_key)
 
 
-def _record(line: bytes, where: str, text_key: str) -> Document:
+def _record(line: str, where: str, text_key: str) -> Document:
     try:
         record: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -170,7 +173,7 @@ class Files:
     def __post_init__(self) -> None:
         whole = hashlib.sha256(self.text_key.encode())
         for label, path, side in self.files:
-            whole.update(f"\0{label}\0{side}\0{_digest(path)}".encode())
+            whole.update(f"\0{label}\0{side}\0{digest(path)}".encode())
         object.__setattr__(self, "sha256", whole.hexdigest())
 
     @property
@@ -186,7 +189,7 @@ class Files:
                     yield Document(document.text, document.work, side)
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

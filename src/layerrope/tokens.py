@@ -24,6 +24,8 @@ EOT_NAMES = (EOT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]
 KINDS = "bytes, bpe:SIZE, a tokenizer.json file, or hub:NAME"
 PIECE = 1 << 20
 """Characters: longer documents are encoded in pieces of about this length, cut at line ends (see `pieces`)."""
+BATCH_CHARS = 4 << 20
+"""Characters encoded at a time."""
 TRAIN_CHARS = 256 << 20
 """Characters of training text that a BPE is trained on at most (counted from the start of the split)."""
 
@@ -92,9 +94,12 @@ class Subwords:
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         cut = [pieces(text) for text in texts]
-        found = self._tokenizer.encode_batch_fast([p for parts in cut for p in parts], add_special_tokens=False)
-        ids = iter(found)
-        return [np.concatenate([np.array(next(ids).ids, np.int64) for _ in parts]) for parts in cut]
+        ids = itertools.chain.from_iterable(map(self._ids, in_batches(itertools.chain.from_iterable(cut))))
+        return [np.concatenate(list(itertools.islice(ids, len(parts)))) for parts in cut]
+
+    def _ids(self, texts: list[str]) -> list[np.ndarray]:
+        found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(each.ids, np.uint32) for each in found]
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
@@ -113,6 +118,20 @@ def pieces(text: str, size: int = PIECE) -> list[str]:
     while (found := place.search(text, start + size)) is not None:
         cuts.append(start := found.start())
     return [text[a:b] for a, b in itertools.pairwise([*cuts, len(text)])]
+
+
+def in_batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Runs of texts of about BATCH_CHARS characters (the library needs some 100 bytes a token while it encodes)."""
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= BATCH_CHARS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def bpe_size(spec: str) -> int:
