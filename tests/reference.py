@@ -1,0 +1,157 @@
+"""The plain loop of each depth scheme, in float64, written from the papers and from nothing in this package.
+
+A loop sees `net`, the parameters of a decoder by name, and its sublayers `s` in order. `s.f(x)` is attention or MLP
+with no norm; `s.p(name)` a parameter of the sublayer; `s.read` and `s.write` are LayerRoPE's gains (1 without it);
+`s.layer` and `s.index` count from 0. `rms(x)` has no weight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+EPS = 1e-6
+Loop = Callable[["Net", Tensor, dict[str, Any]], Tensor]
+
+
+# ------------------------------------------------------------------------------------------------ the plain pieces
+def rms(x: Tensor) -> Tensor:
+    return x / torch.sqrt((x * x).mean(-1, keepdim=True) + EPS)
+
+
+def attention(x: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, n_head: int) -> Tensor:
+    """Causal attention, one head and one position at a time."""
+    d = x.shape[-1] // n_head
+    heads = []
+    for h in range(n_head):
+        rows = slice(h * d, (h + 1) * d)
+        Q, K, V = x @ q[rows].T, x @ k[rows].T, x @ v[rows].T
+        heads.append(
+            torch.stack(
+                [(Q[:, t : t + 1] @ K[:, : t + 1].mT / d**0.5).softmax(-1) @ V[:, : t + 1] for t in range(x.shape[1])],
+                1,
+            )
+        )
+    return torch.cat([h[:, :, 0] for h in heads], -1) @ o.T
+
+
+def swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    g = x @ gate.T
+    return (g / (1 + torch.exp(-g)) * (x @ up.T)) @ down.T
+
+
+@dataclass
+class Sub:
+    """One sublayer of `net`."""
+
+    net: Net
+    layer: int
+    kind: str
+
+    @property
+    def index(self) -> int:
+        return 2 * self.layer + (self.kind == "mlp")
+
+    def p(self, name: str) -> Tensor:
+        return self.net.params[f"layers.{self.layer}.{self.kind}.{name}"]
+
+    @property
+    def pre(self) -> Tensor | float:
+        """The weight of the norm before f; LayerRoPE's gain stands in its place."""
+        return self.net.params.get(f"layers.{self.layer}.{self.kind}.branch.pre.weight", 1.0)
+
+    @property
+    def post(self) -> Tensor | float:
+        """The weight of the norm or gate after f."""
+        return self.net.params.get(f"layers.{self.layer}.{self.kind}.branch.post.weight", 1.0)
+
+    @property
+    def read(self) -> Tensor | float:
+        return self.net.gain(self.layer, f"{self.kind}_read")
+
+    @property
+    def write(self) -> Tensor | float:
+        return self.net.gain(self.layer, f"{self.kind}_write")
+
+    def f(self, x: Tensor) -> Tensor:
+        weights = ("q", "k", "v", "o") if self.kind == "attn" else ("gate", "up", "down")
+        matrices = [self.p(f"f.{w}.weight") for w in weights]
+        return attention(x, *matrices, self.net.n_head) if self.kind == "attn" else swiglu(x, *matrices)
+
+
+@dataclass
+class Net:
+    """A decoder with learned positions, as a dict of its parameters."""
+
+    params: dict[str, Tensor]
+    n_layer: int
+    n_head: int
+    layerrope: dict[str, Any] | None = None  # its options, where the scheme has LayerRoPE's gains
+
+    def __iter__(self) -> Iterator[Sub]:
+        for layer in range(self.n_layer):
+            yield from (Sub(self, layer, "attn"), Sub(self, layer, "mlp"))
+
+    def logits(self, ids: Tensor, loop: Loop, options: dict[str, Any]) -> Tensor:
+        h = self.params["embed.weight"][ids] + self.params["position.weight"][: ids.shape[1]]
+        h = loop(self, h, options)
+        if "norm.weight" in self.params:
+            h = rms(h) * self.params["norm.weight"]
+        return h @ self.params["head.weight"].T
+
+    def gain(self, layer: int, site: str) -> Tensor | float:
+        """LayerRoPE: gamma (x) exp(r(l) + i theta(l, j)), the pairs (2j, 2j+1) as complex numbers."""
+        if self.layerrope is None:
+            return 1.0
+        prefix = next(name for name in self.params if name.endswith("gamma"))[: -len("gamma")]
+        k = ("attn_read", "attn_write", "mlp_read", "mlp_write").index(site)
+        gamma, a, b, a_rot, b_rot = (
+            self.params[prefix + name][k] for name in ("gamma", "alpha", "beta", "alpha_rot", "beta_rot")
+        )
+        u = math.log(layer + 1)
+        j = torch.arange(len(gamma) // 2)
+        theta = torch.exp(a_rot + b_rot * u) * self.layerrope.get("base", 100.0) ** (-2.0 * j / len(gamma))
+        turned = torch.view_as_complex(gamma.view(-1, 2)) * torch.exp(torch.complex(a + b * u + 0 * theta, theta))
+        return torch.view_as_real(turned).flatten()
+
+
+# ------------------------------------------------------------------------------------------------------- the loops
+def prenorm(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
+    for s in net:
+        h = h + s.write * s.f(s.read * s.pre * rms(h))
+    return h
+
+
+def postnorm(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
+    for s in net:
+        h = rms(h + s.write * s.f(s.read * h)) * s.p("residual.norm.weight")
+    return h
+
+
+def lns(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
+    for s in net:
+        h = h + s.write * s.f(s.read * s.pre * rms(h) / math.sqrt(s.layer + 1))
+    return h
+
+
+def perinorm(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
+    for s in net:
+        h = h + s.write * s.post * rms(s.f(s.read * s.pre * rms(h)))
+    return h
+
+
+LOOPS: dict[str, Loop] = {
+    "prenorm": prenorm,
+    "prenorm-scaledinit": prenorm,
+    "postnorm": postnorm,
+    "lns": lns,
+    "perinorm": perinorm,
+    "layerrope": prenorm,
+    "layerrope-peri": perinorm,
+}
+"""Each row of the scheme table by its loop."""
