@@ -74,6 +74,8 @@ class LM(nn.Module):
         InputError: a scheme that does not exist or does not fit the shape.
     """
 
+    param_roles = {"head.weight": "head"}
+
     def __init__(self, config: ModelConfig, seed: int = 0) -> None:
         super().__init__()
         self.config = config

@@ -1,0 +1,175 @@
+"""Checkpoints: folders of safetensors and JSON, published by rename, each file listed with its size and hash.
+
+`step-N/` holds `model.safetensors`, `optimizer.safetensors`, `rng.safetensors`, `state.json` and `manifest.json`.
+N counts steps done. The folder is written under another name, flushed to disk and renamed, so a kill at any moment
+leaves either all of it or none; the manifest tells a folder damaged later. No file here is a pickle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from layerrope.errors import InputError
+from layerrope.files import read_json, unwritable, write_json
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What one checkpoint holds: tensors by file and name, and JSON data."""
+
+    tensors: Mapping[str, Mapping[str, Tensor]]  # file stem -> tensor name -> tensor
+    state: Mapping[str, Any]
+
+
+# ------------------------------------------------------------------------------------------------------- writing
+def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
+    """Write `folder/step-<step>` whole or not at all; one that is already there and sound is left alone.
+
+    Raises:
+        InputError: the disk is full or the folder cannot be written.
+    """
+    target = folder / f"step-{step}"
+    if target.exists() and problem(target) is None:
+        return target
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _aside(folder) as aside:
+            _write(aside, checkpoint)
+            if target.exists():
+                os.replace(target, _unused(folder))
+            os.replace(aside, target)
+        _flush(folder)
+    except OSError as error:
+        raise unwritable(target, error) from error
+    clean(folder)
+    return target
+
+
+@contextlib.contextmanager
+def _aside(folder: Path) -> Iterator[Path]:
+    """A new folder beside the checkpoints, removed again unless it has been renamed."""
+    aside = _unused(folder)
+    aside.mkdir()
+    try:
+        yield aside
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _unused(folder: Path) -> Path:
+    return Path(tempfile.mktemp(prefix=".", suffix=".part", dir=folder))
+
+
+def _write(aside: Path, checkpoint: Checkpoint) -> None:
+    for stem, tensors in checkpoint.tensors.items():
+        path = aside / f"{stem}.safetensors"
+        try:
+            save_file({name: t.detach().contiguous() for name, t in tensors.items()}, path)
+        except SafetensorError as error:
+            raise _as_os_error(error) from error
+        _flush(path)
+    write_json(aside / "state.json", checkpoint.state)
+    files = {path.name: {"bytes": path.stat().st_size, "sha256": _hash(path)} for path in sorted(aside.iterdir())}
+    write_json(aside / MANIFEST, {"format": FORMAT, "files": files})
+    _flush(aside)
+
+
+def _as_os_error(error: SafetensorError) -> OSError:
+    """safetensors reports a full disk in words only."""
+    code = re.search(r"os error (\d+)", str(error))
+    number = int(code.group(1)) if code else 0
+    return OSError(number, os.strerror(number) if number else str(error))
+
+
+def _flush(path: Path) -> None:
+    """Make sure that a file's bytes, or a folder's names, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _hash(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def clean(folder: Path, keep: int | None = None) -> None:
+    """Remove what a killed save left behind and, with `keep`, all checkpoints but the newest `keep`."""
+    for path in folder.glob(".*.part"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in steps(folder)[:-keep] if keep else []:
+        aside = _unused(folder)
+        os.replace(path, aside)  # so that a kill in the middle leaves no half of a checkpoint under its name
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+# ------------------------------------------------------------------------------------------------------- reading
+def steps(folder: Path) -> list[Path]:
+    """The checkpoint folders, oldest first, sound or not."""
+    found = [(int(m.group(1)), p) for p in folder.glob("step-*") if (m := re.fullmatch(r"step-(\d+)", p.name))]
+    return [path for _, path in sorted(found)]
+
+
+def problem(path: Path) -> str | None:
+    """What is wrong with the checkpoint folder `path`, or None: every listed file is there, with its size and hash."""
+    try:
+        files = read_json(path / MANIFEST)["files"]
+        for name, listed in files.items():
+            file = path / name
+            if file.parent != path or not file.is_file():
+                return f"{name} is missing"
+            if file.stat().st_size != listed["bytes"]:
+                return f"{name} has {file.stat().st_size} bytes instead of {listed['bytes']}"
+            if _hash(file) != listed["sha256"]:
+                return f"{name} is not what was written"
+    except (InputError, KeyError, TypeError, AttributeError, OSError):
+        return f"no readable {MANIFEST}" if (path / MANIFEST).exists() else f"no {MANIFEST}"
+    return None
+
+
+def load(path: Path) -> Checkpoint:
+    """The checkpoint in folder `path`, its tensors on the CPU.
+
+    Raises:
+        InputError: it is incomplete, damaged, or in another format.
+    """
+    found = problem(path)
+    if found is not None:
+        raise InputError(f"checkpoint {path} cannot be used: {found}")
+    try:
+        tensors = {file.stem: load_file(file) for file in sorted(path.glob("*.safetensors"))}
+    except (SafetensorError, OSError, ValueError) as error:
+        raise InputError(f"checkpoint {path} cannot be used: not safetensors ({error})") from error
+    state = read_json(path / "state.json")
+    if not isinstance(state, dict):
+        raise InputError(f"checkpoint {path} cannot be used: state.json is no JSON object")
+    return Checkpoint(tensors, state)
+
+
+def latest(folder: Path) -> tuple[Path | None, Checkpoint | None, list[str]]:
+    """The newest checkpoint that can be used, with its path, and a line for each newer one that cannot."""
+    skipped: list[str] = []
+    for path in reversed(steps(folder)):
+        try:
+            return path, load(path), skipped
+        except InputError as error:
+            skipped.append(str(error))
+    return None, None, skipped

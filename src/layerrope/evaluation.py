@@ -1,0 +1,49 @@
+"""Evaluation that leaves no trace: same weights, same random numbers, same modes, whatever the batch size."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from layerrope.machine import autocast
+from layerrope.model import IGNORED, LM
+
+
+@contextlib.contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; afterwards every module's mode and torch's random state are as they were."""
+    modes = {module: module.training for module in model.modules()}
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    with torch.random.fork_rng(devices=[device.index or 0 for device in devices]):
+        model.eval()
+        try:
+            yield
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+
+
+def evaluate(model: LM, batches: Iterable[tuple[Tensor, Tensor]], precision: str = "fp32") -> float:
+    """The mean loss in nats per counted token over `batches` of (ids, targets) (B, T).
+
+    Sums and counts are added in float64, so the result does not depend on how the windows are batched. Smaller
+    batches are filled up to the first one's size with ignored rows: a compiled model sees one shape. NaN when no
+    target is counted.
+    """
+    device = next(model.parameters()).device
+    total, count, rows = 0.0, 0, None
+    with undisturbed(model), torch.no_grad(), autocast(device, precision):
+        for ids, targets in batches:
+            rows = len(ids) if rows is None else rows
+            loss, counted = model.loss_sum(_filled(ids, rows, 0).to(device), _filled(targets, rows, IGNORED).to(device))
+            total, count = total + float(loss), count + int(counted)
+    return total / count if count else float("nan")
+
+
+def _filled(x: Tensor, rows: int, value: int) -> Tensor:
+    """`x` (B, T) with rows of `value` added up to `rows`."""
+    return F.pad(x, (0, 0, 0, max(0, rows - len(x))), value=value)

@@ -1,0 +1,69 @@
+"""What this machine can run: devices, precisions, threads. Asked before any data is read."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from layerrope.errors import InputError
+
+LOW_PRECISIONS = {"bf16": torch.bfloat16, "paper": torch.bfloat16}
+
+
+def check_machine(device: str | torch.device, precision: str = "fp32") -> torch.device:
+    """The torch device, when it is here and computes in `precision`. A request for the CPU never touches CUDA.
+
+    Raises:
+        InputError: no such device, or one that has no bf16.
+    """
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise InputError(f"unknown device {str(device)!r}: use cpu, cuda or cuda:N") from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device {device} was asked for, but torch sees no CUDA device here: use --device cpu")
+    try:
+        torch.empty(1, device=chosen)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(f"device {device} cannot be used ({str(error).splitlines()[0]}): use --device cpu") from error
+    if precision in LOW_PRECISIONS and not _computes(chosen, LOW_PRECISIONS[precision]):
+        raise InputError(f"precision {precision} needs bf16, which device {device} does not have: use --precision fp32")
+    return chosen
+
+
+def _computes(device: torch.device, dtype: torch.dtype) -> bool:
+    """Has the device native products in `dtype`? On the CPU, where every dtype is emulated if need be: any at all?"""
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            return torch.cuda.is_bf16_supported(including_emulation=False)
+    try:
+        x = torch.ones(2, 2, device=device, dtype=dtype)
+        return bool(torch.isfinite(x @ x).all())
+    except (RuntimeError, TypeError, NotImplementedError):
+        return False
+
+
+def cast(model: nn.Module, precision: str) -> None:
+    """Give the weights the precision's dtype: bf16 for "paper" (norms and gains stay fp32), fp32 otherwise."""
+    if precision == "paper":
+        model.to(LOW_PRECISIONS[precision])
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """The autocast context of a forward pass; off for every precision but "bf16"."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+
+
+@contextlib.contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """`count` threads for torch's operators inside the context; None leaves them as they are."""
+    before = torch.get_num_threads()
+    if count is not None:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,382 @@
+"""The inside of `train`: a model, its optimisers, how far they are, and the loop over steps.
+
+Dimensions: B sequences, T positions.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import IO, Any
+
+import torch
+from torch import Tensor, nn
+
+from layerrope import checkpoint as checkpoints
+from layerrope.checkpoint import Checkpoint
+from layerrope.data import Dataset
+from layerrope.errors import InputError
+from layerrope.evaluation import evaluate, undisturbed
+from layerrope.files import dumps, unwritable
+from layerrope.layerwise import checkpoint_layers, compile_layers
+from layerrope.machine import autocast, cast
+from layerrope.model import IGNORED, LM
+from layerrope.optim import Optimizers, clip_by_norm, total_norm
+from layerrope.recipe import TrainConfig, run_key
+from layerrope.run_folder import Result, RunFolder
+from layerrope.schedule import lr_factor
+from layerrope.tracking import Tracker
+
+WARM = 2
+"""Steps at the start of a session that do not count for the speed: compilation, first allocations."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run tells its caller while it trains."""
+
+    kind: str  # "start", "step" or "note"
+    step: int  # updates done
+    steps: int
+    row: dict[str, Any] | None = None  # the line just written to metrics.jsonl, if one was
+    tokens_per_second: float | None = None
+    seconds_left: float | None = None
+    text: str = ""
+
+
+Callback = Callable[[Report], None]
+
+Probe = Callable[[LM, Tensor, Tensor], dict[str, Any]]
+"""Measures something on the model and a batch (ids, targets); its dict goes into the step's line of metrics."""
+
+
+@dataclass
+class Progress:
+    """How far a run is: all that a checkpoint keeps beside tensors. Losses as (sum in nats, counted tokens)."""
+
+    steps: int = 0  # updates done
+    tokens: int = 0  # counted targets trained on
+    since_log: list[float] = field(default_factory=lambda: [0.0, 0])
+    tail: list[float] = field(default_factory=lambda: [0.0, 0])  # the last twentieth of the run
+    grad_norm: float | None = None
+    val_loss: float | None = None
+    best_val_loss: float | None = None
+    best_step: int | None = None
+    seconds: float = 0.0
+    timed: list[float] = field(default_factory=lambda: [0.0, 0])  # seconds, positions, of steps past the warm ones
+
+
+class Diverged(Exception):
+    """A loss or gradient that is not finite, at an update counted from 1."""
+
+    def __init__(self, step: int, what: str) -> None:
+        super().__init__(f"the {what} of step {step} is not finite")
+        self.step = step
+
+
+class Session:
+    """One call of `train`: the model, its optimisers and how far they are."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: RunFolder,
+        device: torch.device,
+        data: Dataset,
+        progress: Callback | None,
+        probes: Sequence[Probe],
+    ) -> None:
+        self.config, self.folder, self.device, self.data = config, folder, device, data
+        self.progress, self.probes = progress, probes
+        torch.manual_seed(config.seed)
+        self.model = LM(config.model, seed=config.seed)
+        cast(self.model, config.precision)
+        self.model.to(device)
+        self.optimizers = Optimizers(
+            self.model,
+            config.optimizer,
+            lr=config.lr,
+            betas=config.betas,
+            eps=config.adam_eps,
+            weight_decay=config.weight_decay,
+        )
+        self.at = Progress()
+        self.check_every = 1 if device.type == "cpu" else 16  # reading a loss makes the CPU wait for the device
+        self.unread: list[tuple[int, list[Tensor], int, Tensor]] = []  # step, losses, counted tokens, gradient norm
+
+    @property
+    def n_params(self) -> int:
+        return sum(p.numel() for p in self.model.parameters())
+
+    # ------------------------------------------------------------------------------------------- start and resume
+    def start(self) -> None:
+        """Claim the folder, take up the newest sound checkpoint, and compile."""
+        facts = {"data": self.data.summary(), "n_params": self.n_params, "device": str(self.device)}
+        self.folder.claim(self.config, facts | {"threads": torch.get_num_threads()})
+        path, found, skipped = checkpoints.latest(self.folder.checkpoints)
+        for line in skipped:
+            self.note(f"{line}: skipped")
+        if found is not None:
+            self._restore(found)
+            self.note(f"resumed at step {self.at.steps} from {path}")
+        self.folder.rewind(self.at.steps)
+        if self.config.checkpointing:
+            checkpoint_layers(self.model)
+        if self.config.compile and self.at.steps < self.config.steps:
+            self._compile()
+        self.report("start")
+
+    def _restore(self, found: Checkpoint) -> None:
+        state = dict(found.state)
+        self.model.load_state_dict(_untied(self.model, found.tensors["model"]))
+        self.optimizers.load(found.tensors["optimizer"], state.pop("stateless"))
+        _set_rng(found.tensors["rng"], self.device)
+        self.at = Progress(**state)
+
+    def _compile(self) -> None:
+        def trial() -> None:
+            self._forward_backward(*self._batch(self.at.steps))
+
+        with undisturbed(self.model):
+            self.model.train()
+            problem = compile_layers(self.model, trial)
+        self.optimizers.zero_grad()
+        if problem is not None:
+            self.note(f"torch.compile does not work here, training uncompiled ({problem})")
+
+    def save(self) -> None:
+        """Write a checkpoint of the steps done."""
+        tensors = {
+            "model": _tied(self.model),
+            "optimizer": self.optimizers.state(),
+            "rng": _rng(self.device),
+        }
+        state = asdict(self.at) | {"stateless": self.optimizers.stateless()}
+        checkpoints.save(self.folder.checkpoints, self.at.steps, Checkpoint(tensors, state))
+        checkpoints.clean(self.folder.checkpoints, keep=self.config.keep_checkpoints)
+
+    # --------------------------------------------------------------------------------------------------- the loop
+    def run(self, stopped: Callable[[], bool], trackers: Sequence[Tracker]) -> Result:
+        """Train to the end, to an interrupt, or to the step that diverges."""
+        config, at = self.config, self.at
+        warm = at.steps + WARM
+        began = time.perf_counter() - at.seconds
+        try:
+            with self.folder.open_metrics() as metrics:
+                while at.steps < config.steps:
+                    clock = time.perf_counter()
+                    self.update()
+                    if at.steps > warm:
+                        at.timed[0] += time.perf_counter() - clock
+                        at.timed[1] += config.tokens_per_step
+                    at.seconds = time.perf_counter() - began
+                    row = self.row()
+                    if row is not None:
+                        self._write(metrics, row, trackers)
+                    self.report("step", row)
+                    interrupted = stopped() and at.steps < config.steps
+                    if interrupted or at.steps == config.steps or _due(at.steps, config.checkpoint_every):
+                        os.fsync(metrics.fileno())
+                        self.save()
+                    if interrupted:
+                        return self.result("interrupted")
+        except Diverged as error:
+            at.seconds = time.perf_counter() - began
+            result = self.result("diverged", diverged_at=error.step, error=str(error))
+            self.folder.finish(result)
+            return result
+        result = self.result("done")
+        self.folder.finish(result)
+        return result
+
+    def _batch(self, step: int) -> tuple[Tensor, Tensor]:
+        return self.data.batch(step, self.config.batch_size, seed=self.config.seed, rank=0, world=1)
+
+    def update(self) -> None:
+        """One optimiser step. Raises Diverged, on the CPU before the weights are touched."""
+        config, at = self.config, self.at
+        losses, counted = self._forward_backward(*self._batch(at.steps))
+        norm = total_norm(self.model)
+        self.unread.append((at.steps + 1, losses, counted, norm))
+        if len(self.unread) >= self.check_every:
+            self._read()
+        if config.clip:
+            clip_by_norm(self.model, norm, config.clip)
+        self.optimizers.step(self._lr_factor(at.steps))
+        self.optimizers.zero_grad()
+        at.steps += 1
+
+    def _forward_backward(self, ids: Tensor, targets: Tensor) -> tuple[list[Tensor], int]:
+        """Gradients of the mean loss over every counted token of the batch (B, T), however it is split.
+
+        Returns:
+            The sum of losses of each part, and the number of counted tokens.
+        """
+        counted = int((targets != IGNORED).sum())
+        losses = []
+        for x, y in zip(ids.split(self.config.micro), targets.split(self.config.micro), strict=True):
+            x, y = x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
+            with autocast(self.device, self.config.precision):
+                loss, _ = self.model.loss_sum(x, y)
+            (loss / max(counted, 1)).backward()
+            losses.append(loss.detach())
+        return losses, counted
+
+    def _lr_factor(self, step: int) -> float:
+        config = self.config
+        shape = {"schedule": config.schedule, "warmup": config.warmup, "decay": config.decay, "least": config.min_lr}
+        return lr_factor(step, config.steps, **shape)
+
+    def _read(self) -> None:
+        """Add the losses of the last steps to the sums. Raises Diverged at the first that is not finite."""
+        unread, self.unread = self.unread, []
+        for step, losses, counted, norm in unread:
+            total, self.at.grad_norm = sum(map(float, losses)), float(norm)
+            if not math.isfinite(total):
+                raise Diverged(step, "loss")
+            if not math.isfinite(self.at.grad_norm):
+                raise Diverged(step, "gradient")
+            self.at.tokens += counted
+            in_tail = step > self.config.steps - max(1, self.config.steps // 20)
+            for sums in (self.at.since_log, self.at.tail) if in_tail else (self.at.since_log,):
+                sums[0] += total
+                sums[1] += counted
+
+    # ---------------------------------------------------------------------------------------------- what it writes
+    def row(self) -> dict[str, Any] | None:
+        """The line of metrics for the step just done, or None where none is due. Evaluates and probes where due."""
+        config, step = self.config, self.at.steps
+        last = step == config.steps
+        evaluates, probes = last or _due(step, config.eval_every), _due(step, config.probe_every)
+        if not (last or evaluates or probes or _due(step, config.log_every)):
+            return None
+        self._read()
+        row = self._basics()
+        if evaluates:
+            row |= self._evaluate()
+        if probes:
+            row["probes"] = self._probe()
+        return row
+
+    def _basics(self) -> dict[str, Any]:
+        at = self.at
+        total, count = at.since_log
+        at.since_log = [0.0, 0]
+        return {
+            "step": at.steps,
+            "tokens": at.tokens,
+            "loss": total / count if count else None,
+            "lr": self.config.lr * self._lr_factor(at.steps - 1),
+            "grad_norm": at.grad_norm,
+            "seconds": round(at.seconds, 3),
+            "tokens_per_second": self.rate,
+        }
+
+    def _evaluate(self) -> dict[str, float]:
+        at, config = self.at, self.config
+        loss = evaluate(self.model, self.data.eval_batches(config.micro, config.eval_tokens), config.precision)
+        if not math.isfinite(loss):
+            raise Diverged(at.steps, "validation loss")
+        at.val_loss = loss
+        if at.best_val_loss is None or loss < at.best_val_loss:
+            at.best_val_loss, at.best_step = loss, at.steps
+        return {"val_loss": loss, "bits_per_byte": self.data.bits_per_byte(loss)}
+
+    def _probe(self) -> dict[str, Any]:
+        """What the probes find on the next step's batch. They may use gradients; none is left."""
+        ids, targets = (x[: self.config.micro].to(self.device) for x in self._batch(self.at.steps))
+        found: dict[str, Any] = {}
+        with undisturbed(self.model):
+            for probe in self.probes:
+                found |= probe(self.model, ids, targets)
+        self.optimizers.zero_grad()
+        return found
+
+    def _write(self, metrics: IO[str], row: dict[str, Any], trackers: Sequence[Tracker]) -> None:
+        try:
+            metrics.write(dumps(row, indent=None) + "\n")
+            metrics.flush()
+        except OSError as error:
+            raise unwritable(self.folder.metrics, error) from error
+        for tracker in trackers:
+            tracker.log(row)
+
+    @property
+    def rate(self) -> float | None:
+        """Positions per second over the steps past the warm ones, or None before there is one."""
+        seconds, positions = self.at.timed
+        return positions / seconds if seconds else None
+
+    def report(self, kind: str, row: dict[str, Any] | None = None, text: str = "") -> None:
+        if self.progress is None:
+            return
+        left = (self.config.steps - self.at.steps) * self.config.tokens_per_step
+        seconds_left = left / self.rate if self.rate else None
+        self.progress(Report(kind, self.at.steps, self.config.steps, row, self.rate, seconds_left, text))
+
+    def note(self, text: str) -> None:
+        """A remark for whoever started the run."""
+        if self.progress is None:
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        self.report("note", text=text)
+
+    def result(self, status: str, diverged_at: int | None = None, error: str | None = None) -> Result:
+        at = self.at
+        total, count = at.tail
+        return Result(
+            status=status,
+            key=run_key(self.config),
+            step=at.steps,
+            tokens=at.tokens,
+            train_loss=total / count if count else None,
+            val_loss=at.val_loss,
+            bits_per_byte=None if at.val_loss is None else self.data.bits_per_byte(at.val_loss),
+            best_val_loss=at.best_val_loss,
+            best_step=at.best_step,
+            seconds=at.seconds,
+            tokens_per_second=self.rate,
+            n_params=self.n_params,
+            diverged_at=diverged_at,
+            error=error,
+        )
+
+
+def _due(step: int, every: int) -> bool:
+    return bool(every) and step % every == 0
+
+
+# ------------------------------------------------------------------------------------------------ tensors to save
+def _tied(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, tied ones once, under their first name."""
+    names: dict[int, str] = {}
+    state = model.state_dict(keep_vars=True)
+    return {name: t for name, t in state.items() if names.setdefault(id(t), name) == name}
+
+
+def _untied(model: nn.Module, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`saved` with the names of tied tensors filled in. Raises InputError when it is not this model's."""
+    first: dict[int, str] = {}
+    names = {name: first.setdefault(id(t), name) for name, t in model.state_dict(keep_vars=True).items()}
+    for problem, keys in (
+        ("lacks", set(names.values()) - set(saved)),
+        ("has the unknown", set(saved) - set(names.values())),
+    ):
+        if keys:
+            raise InputError(f"the checkpoint {problem} tensor {min(keys)} ({len(keys)} in all)")
+    return {name: saved[kept] for name, kept in names.items()}
+
+
+def _rng(device: torch.device) -> dict[str, Tensor]:
+    """torch's random state, as bytes."""
+    found = {"cpu": torch.get_rng_state()}
+    return found | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+
+
+def _set_rng(saved: Mapping[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(saved["cpu"])
+    if device.type == "cuda" and "cuda" in saved:
+        torch.cuda.set_rng_state(saved["cuda"], device)

@@ -1,0 +1,117 @@
+"""One training run: `train(TrainConfig(...), "runs/name")`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+
+import torch
+
+from layerrope import machine
+from layerrope.data import Dataset, load_data
+from layerrope.errors import InputError
+from layerrope.recipe import TrainConfig, run_key, to_json
+from layerrope.run_folder import Result, RunFolder, read_result
+from layerrope.session import Callback, Probe, Report, Session
+from layerrope.tracking import TRACKERS, check_trackers
+
+__all__ = ["Callback", "Probe", "Report", "Result", "TrainConfig", "run_key", "train"]
+
+
+def train(
+    config: TrainConfig,
+    run_dir: str | os.PathLike[str],
+    *,
+    device: str = "cpu",
+    threads: int | None = None,
+    resume: bool = True,
+    progress: Callback | None = None,
+    track: Sequence[str] = (),
+    data: Dataset | None = None,
+    stop: Callable[[], bool] | None = None,
+    probes: Sequence[Probe] = (),
+) -> Result:
+    """Train `config` in `run_dir`, from its newest sound checkpoint if it has one; a finished run is only read.
+
+    Args:
+        config: the run. The same config gives the same numbers, bit for bit, cut anywhere and resumed or not.
+        run_dir: holds one run: config.json, metrics.jsonl, checkpoints/, result.json.
+        device: "cpu", "cuda", "cuda:1".
+        threads: for torch's operators, during this call; None: as they are.
+        resume: False removes the run that `run_dir` holds and starts over.
+        progress: called after every step. Without it, remarks are Python warnings.
+        track: of "tensorboard", "wandb", "trackio".
+        data: the loaded data of config.data, to share among runs; None loads it.
+        stop: asked after every step; True saves a checkpoint and ends the call. SIGINT and SIGTERM do the same
+            where this is the main thread (a second one ends the process at once).
+        probes: run every `config.probe_every` steps, outside of any compiled graph.
+
+    Returns:
+        The result. A run that diverged is one too (`status`, `diverged_at`), not an exception.
+
+    Raises:
+        InputError: a device, precision, tracker, data set or run directory that does not fit; a full disk.
+    """
+    where = machine.check_machine(device, config.precision)
+    check_trackers(track)
+    folder = RunFolder(run_dir)
+    if resume:
+        folder.check(config)
+        done = read_result(folder.path)
+        if done is not None:
+            return done
+    data = load_data(config.data) if data is None else data
+    _check_fits(config, data)
+    with folder.locked(), machine.threads(threads), torch.random.fork_rng(_cuda(where)):
+        if not resume:
+            folder.clear()
+        session = Session(config, folder, where, data, progress, probes)
+        session.start()
+        trackers = [TRACKERS[name](folder.path, run_key(config), to_json(config), session.at.steps) for name in track]
+        try:
+            with _interrupts() as interrupted:
+                return session.run(lambda: interrupted() or (stop is not None and stop()), trackers)
+        finally:
+            for tracker in trackers:
+                tracker.close()
+
+
+def _check_fits(config: TrainConfig, data: Dataset) -> None:
+    """Raise InputError unless `data` is what the config and its model expect."""
+    if data.config != config.data:
+        raise InputError("the loaded data set was made with another data config than this run's")
+    if data.vocab_size > config.model.vocab_size:
+        raise InputError(
+            f"token ids run to {data.vocab_size - 1}, but the model's vocabulary has {config.model.vocab_size}: "
+            f"set vocab_size to {data.vocab_size}"
+        )
+
+
+def _cuda(device: torch.device) -> list[int]:
+    """The CUDA devices whose random state the run uses."""
+    return [device.index or 0] if device.type == "cuda" else []
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Inside, the first SIGINT or SIGTERM is only noted (the yielded function tells); a second one interrupts."""
+    caught: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if caught:
+            raise KeyboardInterrupt
+        caught.append(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(caught)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
