@@ -19,7 +19,7 @@ def safetensors_bytes(
 ) -> bytes:
     """A safetensors file: arrays, or (dtype, shape, raw bytes) for what numpy lacks; `pad` spaces at the end."""
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
-    data = b""
+    data = bytearray()
     for name, value in tensors.items():
         if isinstance(value, tuple):
             dtype, shape, raw = value
@@ -27,7 +27,7 @@ def safetensors_bytes(
             dtype, shape, raw = CODES[value.dtype.str[1:]], value.shape, value.tobytes()
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(data), len(data) + len(raw)]}
         data += raw
-    return framed(json.dumps(header).encode() + b" " * pad, data)
+    return framed(json.dumps(header).encode() + b" " * pad, bytes(data))
 
 
 def framed(header: bytes, data: bytes = b"") -> bytes:
