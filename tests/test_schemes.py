@@ -197,7 +197,9 @@ def test_each_row_says_its_rule_and_source(name: str) -> None:
         ("layerrope:base=big", "not a number"),
         ("layerrope:sites=attn", "unknown gain site"),
         ("layerrope+layerrope", "twice"),
-        ("prenorm+perinorm", "combines"),
+        ("prenorm-scaledinit+lns", "count depth twice"),
+        ("lns+scaledinit", "count depth twice"),
+        ("prenorm+perinorm", "cannot add"),
         ("", "unknown scheme"),
     ],
 )
