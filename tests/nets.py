@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from layerrope.config import ModelConfig
 from layerrope.model import LM
 
+torch.set_num_threads(1)  # these models are too small to share, and waiting threads cost more than they give
+
 TINY = ModelConfig(n_layer=4, n_head=2, d_model=16, d_ff=24, vocab_size=31, seq_len=12, embed_std=1.0, init_std=0.2)
 
 
