@@ -104,11 +104,16 @@ class Net:
             h = rms(h) * self.params["norm.weight"]
         return h @ self.params["head.weight"].T
 
+    def named(self, end: str) -> str:
+        """The one parameter of the gain tables whose name ends so."""
+        (name,) = (name for name in self.params if name.startswith("gains.") and name.endswith(end))
+        return name
+
     def gain(self, layer: int, site: str) -> Tensor | float:
         """LayerRoPE: gamma (x) exp(r(l) + i theta(l, j)), the pairs (2j, 2j+1) as complex numbers."""
         if self.layerrope is None:
             return 1.0
-        prefix = next(name for name in self.params if name.endswith("gamma"))[: -len("gamma")]
+        prefix = self.named("gamma")[: -len("gamma")]
         k = ("attn_read", "attn_write", "mlp_read", "mlp_write").index(site)
         gamma, a, b, a_rot, b_rot = (
             self.params[prefix + name][k] for name in ("gamma", "alpha", "beta", "alpha_rot", "beta_rot")
@@ -145,10 +150,76 @@ def perinorm(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
     return h
 
 
+def deepnorm(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
+    for s in net:
+        h = rms((2 * net.n_layer) ** (1 / 4) * h + s.write * s.f(s.read * h)) * s.p("residual.norm.weight")
+    return h
+
+
+def rezero(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
+    a = net.params[net.named("scale")]
+    for s in net:
+        h = h + a[s.layer] * s.write * s.f(s.read * h)
+    return h
+
+
+def layerscale(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
+    for s in net:
+        h = h + s.post * s.write * s.f(s.read * s.pre * rms(h))
+    return h
+
+
+def mixln(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
+    for s in net:
+        if s.layer < options.get("fraction", 0.25) * net.n_layer:
+            h = rms(h + s.write * s.f(s.read * h)) * s.p("residual.norm.weight")
+        else:
+            h = h + s.write * s.f(s.read * s.pre * rms(h))
+    return h
+
+
+def keel(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
+    for s in net:
+        alpha = 1 if s.index < 2 else 2 * net.n_layer
+        h = alpha * h + s.write * s.f(s.read * s.pre * rms(h))
+        h = h if s.index == 0 else rms(h) * s.p("residual.norm.weight")
+    return h
+
+
+def depth_mup(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
+    for s in net:
+        h = h + (net.n_layer / options.get("base", 24)) ** -0.5 * s.write * s.f(s.read * s.pre * rms(h))
+    return h
+
+
+def completep(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
+    for s in net:
+        h = h + options.get("base", 24) / net.n_layer * s.write * s.f(s.read * s.pre * rms(h))
+    return h
+
+
+def nanochat(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
+    x0 = h = rms(h)
+    for s in net:
+        if s.kind == "attn":
+            r, z = s.p("residual.mix")
+            h = r * h + z * x0
+        h = h + s.write * s.f(s.read * s.pre * rms(h))
+    return h
+
+
 LOOPS: dict[str, Loop] = {
     "prenorm": prenorm,
     "prenorm-scaledinit": prenorm,
     "postnorm": postnorm,
+    "deepnorm": deepnorm,
+    "rezero": rezero,
+    "layerscale": layerscale,
+    "mixln": mixln,
+    "keel": keel,
+    "depth-mup": depth_mup,
+    "completep": completep,
+    "nanochat": nanochat,
     "lns": lns,
     "perinorm": perinorm,
     "layerrope": prenorm,

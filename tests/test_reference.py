@@ -13,7 +13,14 @@ from reference import LOOPS, Net
 from layerrope.model import LM
 from layerrope.schemes import schemes
 
-SPECS = [*schemes, *(f"{name}+layerrope" for name in schemes if not name.startswith("layerrope"))]
+OPTIONS = [
+    "mixln:fraction=0.5",
+    "mixln:fraction=1",
+    "rezero:final_norm=off",
+    "deepnorm:final_norm=on",
+    "completep:base=1",
+]
+SPECS = [*schemes, *OPTIONS, *(f"{name}+layerrope" for name in schemes if not name.startswith("layerrope"))]
 
 
 @pytest.fixture(autouse=True)

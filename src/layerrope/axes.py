@@ -10,6 +10,7 @@ from torch import nn
 from layerrope.gains import Covers, Product
 from layerrope.norms import Gate
 from layerrope.residual import Add, Branch, Ends, Residual, Single, Site
+from layerrope.roles import Tuning
 
 
 # --------------------------------------------------------------------------------------------------- gain tables
@@ -56,6 +57,18 @@ def bare_branch(site: Site, covers: Covers) -> Branch:
     return Branch(Gate(), Gate(), covers)
 
 
+def layerscale_start(n_layer: int) -> float:
+    """0.1 up to 18 layers, 1e-5 up to 24, 1e-6 beyond   (CaiT, arXiv 2103.17239, section 2)"""
+    return 0.1 if n_layer <= 18 else 1e-5 if n_layer <= 24 else 1e-6
+
+
+def layerscale_branch(site: Site, covers: Covers, start: float | None = None) -> Branch:
+    """y = w * f(norm(x)), w a vector that starts at `start` (None: by depth)"""
+    start = layerscale_start(site.n_layer) if start is None else start
+    pre = site.norm(site.d_model, weight=not covers.replaces_read)
+    return Branch(pre, Gate(start, site.d_model), covers)
+
+
 # ----------------------------------------------------------------------------------------------------- the scheme
 Init = Callable[[str, Site], float]
 """(role, site) -> multiplier on the standard deviation of that matrix; roles are q k v o gate up down."""
@@ -89,6 +102,7 @@ class Scheme:
     gains: tuple[Gains, ...] = ()
     init: Init = unit_init
     final_norm: bool = True
+    tuning: Callable[[int], dict[str, Tuning]] = lambda n_layer: {}  # of the parameters inside the layers, by role
     depth_rule: str = ""  # the constant that shrinks branches with depth, if there is one: at most one a scheme
     damped: frozenset[str] = frozenset()  # "read", "write": where that constant acts; LayerRoPE starts flat there
     spec: str = field(default="", compare=False)

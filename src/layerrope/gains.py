@@ -278,6 +278,46 @@ class LNS(nn.Module):
         return torch.stack((read, torch.ones_like(read)), dim=-1)[:, None, :, None].expand(-1, 2, -1, -1)
 
 
+class ReZero(KeepFp32):
+    """a_l on what both sublayers of layer l write   (ReZero, arXiv 2003.04887, Eq. 2)
+
+    One scalar a layer, 0 at the start, so the network starts as the identity; held as one vector (L,), since
+    FSDP2 refuses parameters without a dimension.
+    """
+
+    param_roles = {"scale": "gain"}
+
+    def __init__(self, n_layer: int, start: float = 0.0) -> None:
+        super().__init__()
+        self.n_layer, self.start = n_layer, start
+        self.scale = nn.Parameter(torch.empty(n_layer, dtype=torch.float32))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.scale, self.start)
+
+    def forward(self, n_depth: int | None = None) -> Tensor:
+        """G (L, 2, 2, 1): 1 in the read column, a_l in the write column. Raises InputError beyond n_layer."""
+        n = self.n_layer if n_depth is None else n_depth
+        if n > self.n_layer:
+            raise InputError(f"ReZero has one scalar for each of {self.n_layer} layers: there is none for depth {n}")
+        write = self.scale[:n]
+        return torch.stack((torch.ones_like(write), write), dim=-1)[:, None, :, None].expand(-1, 2, -1, -1)
+
+
+class BranchScale(nn.Module):
+    """One constant on what every sublayer writes; no parameter."""
+
+    def __init__(self, n_layer: int, write: float) -> None:
+        super().__init__()
+        self.n_layer, self.write = n_layer, write
+
+    def forward(self, n_depth: int | None = None) -> Tensor:
+        """G (L, 2, 2, 1): 1 in the read column, the constant in the write column."""
+        dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+        return torch.tensor([1.0, self.write], dtype=dtype).view(2, 1).expand(n_depth or self.n_layer, 2, 2, 1)
+
+
 class Product(nn.Module):
     """The product of several gain tables, for combinations such as `lns+layerrope`."""
 

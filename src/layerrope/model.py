@@ -47,6 +47,7 @@ class Layer(nn.Module):
 
     def __init__(self, config: ModelConfig, chosen: Scheme, layer: int) -> None:
         super().__init__()
+        self.param_tuning = chosen.tuning(config.n_layer)
 
         def sublayer(kind: str, f: nn.Module) -> Sublayer:
             site = make_site(config, layer, kind)

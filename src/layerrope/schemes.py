@@ -11,10 +11,32 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from layerrope.axes import READS, WRITES, Gains, Scheme, bare_branch, peri_branch, product_init, scaled_init
+from layerrope.axes import (
+    READS,
+    WRITES,
+    Gains,
+    Scheme,
+    bare_branch,
+    layerscale_branch,
+    peri_branch,
+    pre_branch,
+    product_init,
+    scaled_init,
+)
 from layerrope.errors import InputError, one_of
-from layerrope.gains import LNS, SITES, LayerRoPE, Start
-from layerrope.residual import PostNorm
+from layerrope.gains import LNS, SITES, BranchScale, LayerRoPE, ReZero, Start
+from layerrope.residual import (
+    Add,
+    PostNorm,
+    Site,
+    WithX0,
+    blend,
+    deepnorm_alpha,
+    deepnorm_beta,
+    keel,
+    mixln_split,
+)
+from layerrope.roles import ROLES, Tuning
 from layerrope.scheme_spec import call, parse
 
 
@@ -37,10 +59,85 @@ def perinorm() -> Scheme:
     return Scheme("h <- h + norm(f(norm(h)))", "Kim et al. 2025, arXiv 2502.02732, section 3", branch=peri_branch)
 
 
+def deepnorm(*, final_norm: bool = False) -> Scheme:
+    return Scheme(
+        "h <- norm((2N)^(1/4) h + f(h))",
+        "Wang et al. 2022 (DeepNet), arXiv 2203.00555, section 3, Fig. 2",
+        residual=lambda site: PostNorm(site, deepnorm_alpha(site.n_layer)),
+        branch=bare_branch,
+        init=lambda role, site: deepnorm_beta(role, site.n_layer),
+        final_norm=final_norm,
+        depth_rule="DeepNorm",
+        damped=frozenset({"write"}),
+    )
+
+
+def keel_() -> Scheme:
+    return Scheme(
+        "h <- norm(2N h + f(norm(h)))",
+        "Keel (2026), arXiv 2601.19895, section 3",
+        residual=keel,
+        depth_rule="Keel",
+        damped=frozenset({"write"}),
+    )
+
+
+def mixln(*, fraction: float = 0.25) -> Scheme:
+    """Post-Norm in the first layers, Pre-Norm in the rest."""
+    if not 0 <= fraction <= 1:
+        raise InputError(f"fraction of scheme 'mixln' must lie between 0 and 1: got {fraction}")
+
+    def is_post(site: Site) -> bool:
+        return site.layer < mixln_split(site.n_layer, fraction)
+
+    return Scheme(
+        f"h <- norm(h + f(h)) in the first {fraction:g} of the layers, then h <- h + f(norm(h))",
+        "Li et al. 2024 (Mix-LN), arXiv 2412.13795, section 3",
+        residual=lambda site: PostNorm(site) if is_post(site) else Add(),
+        branch=lambda site, covers: (bare_branch if is_post(site) else pre_branch)(site, covers),
+    )
+
+
+def rezero(*, start: float = 0.0, final_norm: bool = True) -> Scheme:
+    table = Gains(lambda n_layer, d_model: ReZero(n_layer, start), WRITES)
+    return Scheme(
+        "h <- h + a_l f(h)",
+        "Bachlechner et al. 2020 (ReZero), arXiv 2003.04887, Eq. 2",
+        branch=bare_branch,
+        gains=(table,),
+        final_norm=final_norm,
+    )
+
+
+def layerscale(*, start: float | None = None) -> Scheme:
+    return Scheme(
+        "h <- h + w * f(norm(h)), w a vector",
+        "Touvron et al. 2021 (CaiT), arXiv 2103.17239, section 2",
+        branch=partial(layerscale_branch, start=start),
+        depth_rule="LayerScale",
+        damped=frozenset({"write"}),
+    )
+
+
+def nanochat() -> Scheme:
+    return Scheme(
+        "h <- r_l h + z_l x0 before each layer, then h <- h + f(norm(h))",
+        "Karpathy 2025, nanochat/gpt.py (code, no arXiv paper)",
+        residual=blend,
+        ends=WithX0,
+    )
+
+
 ROWS: dict[str, Callable[..., Scheme]] = {
     "prenorm": prenorm,
     "postnorm": postnorm,
+    "deepnorm": deepnorm,
     "perinorm": perinorm,
+    "rezero": rezero,
+    "layerscale": layerscale,
+    "mixln": mixln,
+    "keel": keel_,
+    "nanochat": nanochat,
 }
 """Backbones; their keyword-only parameters are the options of a spec."""
 
@@ -57,6 +154,32 @@ def add_lns(to: Scheme) -> Scheme:
     made = _shrunk_by_depth(to, "LNS", "read", "Sun et al. 2025, arXiv 2502.05795, Eq. 6")
     table = Gains(lambda n_layer, d_model: LNS(n_layer), READS)
     return replace(made, rule=to.rule.replace("f(norm(h))", "f(norm(h) / sqrt(l))"), gains=(*to.gains, table))
+
+
+def add_depth_mup(to: Scheme, *, base: int = 24) -> Scheme:
+    """(L / base)^(-1/2) on every branch, with depth-muP's learning rates and Adam eps."""
+    return _add_branch_scale(to, "depth-muP", 0.5, base, "Yang et al. 2023 (depth-muP), arXiv 2310.02244")
+
+
+def add_completep(to: Scheme, *, base: int = 24) -> Scheme:
+    """base / L on every branch, with CompleteP's learning rates and Adam eps."""
+    return _add_branch_scale(to, "CompleteP", 1.0, base, "Dey et al. 2025 (CompleteP), arXiv 2505.01618")
+
+
+def _add_branch_scale(to: Scheme, name: str, power: float, base: int, source: str) -> Scheme:
+    """m^(-power) on every branch, m = L / base; inside the layers the learning rate times m^(power - 1) and Adam's
+    eps times m^(-power)."""
+    if base < 1:
+        raise InputError(f"base of scheme {name!r} is a number of layers, at least 1: got {base}")
+    made = _shrunk_by_depth(to, name, "write", source)
+    table = Gains(lambda n_layer, d_model: BranchScale(n_layer, (n_layer / base) ** -power), WRITES)
+
+    def tuning(n_layer: int) -> dict[str, Tuning]:
+        m = n_layer / base
+        return dict.fromkeys(ROLES, Tuning(lr=m ** (power - 1), eps=m**-power))
+
+    rule = f"{to.rule}, every f times (N / {base})^-{power:g}"
+    return replace(made, rule=rule, gains=(*to.gains, table), tuning=tuning)
 
 
 def add_layerrope(
@@ -110,6 +233,8 @@ ADDITIONS: dict[str, Callable[..., Scheme]] = {
     "layerrope": add_layerrope,
     "lns": add_lns,
     "scaledinit": add_scaledinit,
+    "depth-mup": add_depth_mup,
+    "completep": add_completep,
 }
 """What may follow a plus: each takes the scheme so far."""
 
@@ -126,6 +251,8 @@ def _shrunk_by_depth(to: Scheme, rule: str, side: str, source: str) -> Scheme:
 NAMED: dict[str, tuple[str, str]] = {
     "prenorm-scaledinit": ("prenorm", "scaledinit"),
     "lns": ("prenorm", "lns"),
+    "depth-mup": ("prenorm", "depth-mup"),
+    "completep": ("prenorm", "completep"),
     "layerrope": ("prenorm", "layerrope"),
     "layerrope-peri": ("perinorm", "layerrope"),
 }
