@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerrope.norms import Gate, LayerNorm, RMSNorm, layer_norm, rms_norm
-from layerrope.rotary import rotary_table, rotate
+from layerrope.rotary import halves, pairs, rotary_table, rotate, rotate_halves
 
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -118,6 +118,18 @@ class TestRotary:
         x[..., 0] = 1.0
         turned = rotate(x, rotary_table(2, 4))[0, 0, 1]
         torch.testing.assert_close(turned, torch.tensor([math.cos(1), math.sin(1), 0.0, 0.0]))
+
+    @pytest.mark.parametrize("n_head", [1, 3])
+    def test_the_fast_layout_is_a_permutation_of_the_plain_one(self, n_head: int) -> None:
+        x, weight, table = randn(2, 5, 16), randn(8 * n_head, 16, seed=1), rotary_table(5, 8)
+
+        def heads(w: torch.Tensor) -> torch.Tensor:
+            return (x @ w.T).unflatten(-1, (n_head, 8)).transpose(1, 2)
+
+        plain, fast = rotate(heads(weight), table), rotate_halves(heads(halves(weight, n_head)), table)
+        torch.testing.assert_close(torch.cat((plain[..., 0::2], plain[..., 1::2]), dim=-1), fast)
+        assert torch.equal(pairs(halves(weight, n_head), n_head), weight)
+        assert halves(torch.arange(8), 1).tolist() == [0, 2, 4, 6, 1, 3, 5, 7]
 
     def test_dtype_is_kept(self) -> None:
         assert rotate(randn(1, 1, 3, 4).bfloat16(), rotary_table(3, 4)).dtype == torch.bfloat16

@@ -24,9 +24,9 @@ def rotary_table(
     """
     if device is not None and device.type == "mps":  # no float64 there
         return rotary_table(n_position, d_head, base, first).to(device)
-    pairs = torch.arange(0, d_head, 2, dtype=torch.float64, device=device)
+    channel = torch.arange(0, d_head, 2, dtype=torch.float64, device=device)
     m = torch.arange(first, first + n_position, dtype=torch.float64, device=device)
-    angle = torch.outer(m, base ** (-pairs / d_head))
+    angle = torch.outer(m, base ** (-channel / d_head))
     return torch.stack((angle.cos(), angle.sin())).float()
 
 
@@ -36,3 +36,25 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
     cos, sin = table
     u, v = h[..., 0::2], h[..., 1::2]
     return torch.stack((u * cos - v * sin, u * sin + v * cos), dim=-1).flatten(-2).to(x.dtype)
+
+
+def halves(weight: Tensor, n_head: int) -> Tensor:
+    """The rows of a query or key projection (H C, ...) with each head's pairs (2i, 2i+1) moved to (i, C/2 + i).
+
+    Scores do not change when queries and keys are permuted alike, so attention runs on this layout, whose two halves
+    are contiguous, while the weights keep the pairs. It is also the layout of stock Llama checkpoints.
+    """
+    return weight.unflatten(0, (n_head, -1, 2)).transpose(1, 2).flatten(0, 2)
+
+
+def pairs(weight: Tensor, n_head: int) -> Tensor:
+    """The inverse of `halves`."""
+    return weight.unflatten(0, (n_head, 2, -1)).transpose(1, 2).flatten(0, 2)
+
+
+def rotate_halves(x: Tensor, table: Tensor) -> Tensor:
+    """`rotate` for the layout of `halves`: the pair of channel i is channel C/2 + i."""
+    h = upcast(x)
+    cos, sin = table
+    u, v = h.chunk(2, dim=-1)
+    return torch.cat((u * cos - v * sin, u * sin + v * cos), dim=-1).to(x.dtype)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from layerrope.rotary import rotate
+from layerrope.rotary import halves, rotate_halves
 
 
 class KVCache:
@@ -30,10 +30,11 @@ class KVCache:
         return k, v
 
 
-def _joined(*parts: nn.Linear) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of several projections of one input as one matrix product."""
-    bias = None if parts[0].bias is None else torch.cat([p.bias for p in parts])
-    return torch.cat([p.weight for p in parts]), bias
+def _halved(projection: nn.Linear, x: Tensor, d_head: int) -> Tensor:
+    """projection(x) with each head's channels in the layout of `halves`."""
+    n_head = projection.out_features // d_head
+    bias = None if projection.bias is None else halves(projection.bias, n_head)
+    return F.linear(x, halves(projection.weight, n_head), bias)
 
 
 class Attention(nn.Module):
@@ -48,17 +49,19 @@ class Attention(nn.Module):
         self.v = nn.Linear(d_model, n_kv_head * self.d_head, bias=bias)
         self.o = nn.Linear(n_head * self.d_head, d_model, bias=bias)
 
-    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q (B, H, T, C), k and v (B, K, T, C), from one product with the three weights side by side."""
-        H, K = self.n_head, self.n_kv_head
-        qkv = F.linear(x, *_joined(self.q, self.k, self.v)).unflatten(-1, (H + 2 * K, self.d_head))
-        q, k, v = qkv.transpose(-2, -3).split((H, K, K), dim=-3)
-        return q, k, v
+    def heads(self, x: Tensor, rope: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """q (B, H, T, C), k and v (B, K, T, C); q and k rotated, in the layout of `halves`, where there is a table."""
+        q, k, v = self.q, self.k, self.v
+        if rope is None:
+            return self._split(q(x)), self._split(k(x)), self._split(v(x))
+        turned = [rotate_halves(self._split(_halved(p, x, self.d_head)), rope) for p in (q, k)]
+        return turned[0], turned[1], self._split(v(x))
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.d_head)).transpose(-2, -3)
 
     def forward(self, x: Tensor, rope: Tensor | None = None, cache: KVCache | None = None) -> Tensor:
-        q, k, v = self.heads(x)
-        if rope is not None:
-            q, k = rotate(q, rope), rotate(k, rope)
+        q, k, v = self.heads(x, rope)
         past = 0
         if cache is not None:
             past = cache.length
@@ -82,8 +85,7 @@ class SwiGLU(nn.Module):
         self.down = nn.Linear(d_ff, d_model, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = F.linear(x, *_joined(self.gate, self.up)).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
+        return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
 class GELU(nn.Module):
