@@ -32,6 +32,8 @@ FORMAT = "layerrope-shard-1"
 OFFSETS = np.dtype("<i8")
 WIDTHS: dict[str, np.dtype] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
+BLOCK = 1 << 22
+"""Ids converted and written at a time."""
 VERIFY_BYTES = 1 << 30
 """Shards up to this size are hashed and range-checked when they are opened; larger ones batch by batch."""
 
@@ -168,9 +170,10 @@ class ShardWriter:
         return aside.open("xb"), aside
 
     def _write_ids(self, ids: np.ndarray) -> None:
-        raw = ids.astype(WIDTHS[self.width]).tobytes()
-        self._hash.update(raw)
-        self._write(0, raw)
+        for start in range(0, ids.size, BLOCK):
+            raw = ids[start : start + BLOCK].astype(WIDTHS[self.width]).tobytes()
+            self._hash.update(raw)
+            self._write(0, raw)
         self.n_ids += ids.size
 
     def _write_offset(self) -> None:

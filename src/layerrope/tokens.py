@@ -22,8 +22,8 @@ EOT_NAMES = (EOT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]
 """Names under which published tokenizers keep their end-of-text entry, in the order they are looked for."""
 
 KINDS = "bytes, bpe:SIZE, a tokenizer.json file, or hub:NAME"
-PIECE = 1 << 20
-"""Characters: longer documents are encoded in pieces of about this length, cut at line ends (see `pieces`)."""
+PIECE = 1 << 16
+"""Characters: longer documents are encoded in pieces of about this length, cut between words (see `pieces`)."""
 BATCH_CHARS = 4 << 20
 """Characters encoded at a time."""
 TRAIN_CHARS = 256 << 20
@@ -108,15 +108,14 @@ class Subwords:
 def pieces(text: str, size: int = PIECE) -> list[str]:
     """`text` cut into pieces of about `size` characters, so that one long document needs bounded memory.
 
-    A cut falls after a line end between two characters that are not white space; there, tokenizers that split at
-    line ends first (GPT-2's rule and its successors) give the same ids as for the whole text.
+    A cut falls before a single space between two other characters. No word of GPT-2's splitting rule and its
+    successors reaches over such a place, so the ids are those of the whole text. Where `size` characters hold no
+    such place, the cut falls anywhere.
     """
-    if len(text) <= size:
-        return [text]
-    cuts, start = [0], 0
-    place = re.compile(r"(?<=\S\n)(?=\S)")
-    while (found := place.search(text, start + size)) is not None:
-        cuts.append(start := found.start())
+    cuts, place = [0], re.compile(r"(?<=\S)(?= \S)")
+    while len(text) - cuts[-1] > 2 * size:
+        found = place.search(text, cuts[-1] + size, cuts[-1] + 2 * size)
+        cuts.append(found.start() if found else cuts[-1] + 2 * size)
     return [text[a:b] for a, b in itertools.pairwise([*cuts, len(text)])]
 
 
