@@ -14,12 +14,16 @@ Quantised tensors are listed with their type's name and size; only the float typ
 
 The `gguf` package maps whole local files and builds a Python object per metadata element; this parser asks the
 blob for the header piece by piece, and neither a length nor a count in it ever decides how much is allocated:
-a window of a few MiB slides over the header, and long strings and arrays (the tokenizer's) are passed over.
+a window slides over the header, and long strings and arrays (the tokenizer's) are passed over. Each window is
+four times the one before, from 64 KiB up to 4 MiB, so what is read behind the header's end is at most three times
+the header and at most 4 MiB.
 """
 
 from __future__ import annotations
 
+import math
 import struct
+from itertools import pairwise
 from typing import Any
 
 from layerrope.errors import InputError
@@ -28,10 +32,10 @@ from layerrope.tensors.entries import Entry, Order, TensorInfo
 from layerrope.tensors.floats import GGUF_TYPES
 
 MAGIC = b"GGUF"
-#: Bounds on the header; the largest real ones have 20 MB (a tokenizer's) and 10^5 tensors.
+#: Bounds on the header; the largest real ones have 20 MB (a tokenizer's), 10^6 strings and 10^5 tensors.
 MAX_HEADER = 100_000_000
 MAX_TENSORS = 1_000_000
-MAX_STRINGS = 4_000_000
+MAX_ITEMS = 2_000_000
 #: Longer strings and arrays are passed over, not kept in the metadata.
 KEEP_BYTES = 1 << 16
 KEEP_ITEMS = 1024
@@ -50,6 +54,7 @@ class _Cursor:
     def __init__(self, blob: Blob) -> None:
         self.blob, self.order = blob, "<"
         self.at = 0  # position in the file
+        self.items = 0  # strings and arrays inside arrays so far: each costs time, so all together are bounded
         self._window, self._start, self._grow = b"", 0, _FIRST_WINDOW
 
     def take(self, n: int) -> bytes:
@@ -105,12 +110,15 @@ class _Cursor:
     def skip_strings(self, count: int) -> None:
         """Pass over `count` strings: a tokenizer has 10^5 of them, so the window is walked in one loop."""
         length_at = struct.Struct(self.order + "Q").unpack_from
+        window, at = self._window, self.at - self._start
         for _ in range(count):
-            at = self.at - self._start
-            if at + 8 > len(self._window):
+            if at + 8 > len(window):
+                self.at = self._start + at
                 self._slide(8)
-                at = 0
-            self.skip(8 + length_at(self._window, at)[0])
+                window, at = self._window, 0
+            at += 8 + length_at(window, at)[0]
+        self.at = self._start + at
+        self._must_hold(0)
 
 
 def read_header(blob: Blob) -> tuple[dict[str, Entry], dict[str, Any]]:
@@ -172,11 +180,13 @@ def _read_array(cursor: _Cursor, key: str, depth: int) -> list[Any] | None:
     kind, count = cursor.number("I"), cursor.number("Q")
     if kind in _SCALARS and count > KEEP_ITEMS:
         return cursor.skip(count * struct.calcsize("<" + _SCALARS[kind]))
-    if kind not in _SCALARS and count > MAX_STRINGS:
-        raise InputError(
-            f"{cursor.blob.label}: metadata key {printable(key)!r} declares {count} elements; at most "
-            f"{MAX_STRINGS} are read"
-        )
+    if kind not in _SCALARS:
+        cursor.items += count
+        if cursor.items > MAX_ITEMS:
+            raise InputError(
+                f"{cursor.blob.label}: metadata key {printable(key)!r} declares {count} elements; at most {MAX_ITEMS} "
+                f"strings and arrays are read"
+            )
     if kind == _STRING and count > KEEP_ITEMS:
         return cursor.skip_strings(count)
     values = [_read_value(cursor, kind, key, depth + 1) for _ in range(count)]
@@ -211,22 +221,22 @@ def _entries(
 
     entries: dict[str, Entry] = {}
     before = None
-    behind = [*sorted(offset for *_, offset in rows)]
-    following = dict(zip(behind, [*behind[1:], max(blob.size - data, 0)], strict=True))
-    for name, shape, kind, offset in sorted(rows, key=lambda row: row[3]):
-        dtype, nbytes = _size(kind, shape, following[offset] - offset)
-        start = data + offset
+    in_place = sorted(rows, key=lambda row: row[3])
+    room = dict(pairwise([*(offset for *_, offset in in_place), max(blob.size - data, 0)]))
+    for name, shape, kind, offset in in_place:
+        dtype, nbytes = _size(kind, shape, room[offset] - offset)
         if nbytes is None:
             raise bad(name, f"of type {dtype} and shape {list(shape)} has no whole number of blocks")
         if offset % alignment:
             raise bad(name, f"starts at {offset}, which is no multiple of the alignment {alignment}")
-        if start + nbytes > blob.size:
-            raise bad(name, f"ends at byte {start + nbytes}, but the file has {blob.size}: it is cut off")
-        if before is not None and before.stop > start:
+        entry = Entry(TensorInfo(name, dtype, shape, nbytes), blob, data + offset, order)
+        if entry.stop > blob.size:
+            raise bad(name, f"ends at byte {entry.stop}, but the file has {blob.size}: it is cut off")
+        if before is not None and before.stop > entry.start:
             raise bad(name, f"overlaps {printable(before.info.name)}")
         if name in entries:
             raise bad(name, "is listed twice")
-        entries[name] = before = Entry(TensorInfo(name, dtype, shape, nbytes), blob, start, order)
+        entries[name] = before = entry
     return {name: entries[name] for name, *_ in rows}
 
 
@@ -235,8 +245,5 @@ def _size(kind: int, shape: tuple[int, ...], room: int) -> tuple[str, int | None
     if kind not in GGUF_TYPES:
         return f"type {kind}", max(room, 0)
     dtype, numbers, nbytes = GGUF_TYPES[kind]
-    total = 1
-    for dim in shape:
-        total *= dim
     row = shape[-1] if shape else 1
-    return dtype, total // numbers * nbytes if row % numbers == 0 else None
+    return dtype, math.prod(shape) // numbers * nbytes if row % numbers == 0 else None

@@ -44,7 +44,7 @@ def read_header(blob: Blob) -> dict[str, Entry]:
             f"{blob.size} and the format allows {MAX_HEADER}; fetch it again"
         )
     header = _parse_json(blob.read(8, 8 + length), blob.label)
-    _check_metadata(header.pop("__metadata__", {}), blob.label)
+    _check_metadata(header.pop("__metadata__", None), blob.label)
     data = 8 + length
     entries = {name: _entry(name, row, blob, data) for name, row in header.items()}
     _check_cover(entries, blob, data)
@@ -76,6 +76,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_metadata(metadata: Any, label: str) -> None:
+    if metadata is None:
+        return
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise InputError(f"{label}: __metadata__ of the header is not a map from text to text; write the file anew")
 
