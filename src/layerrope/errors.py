@@ -18,9 +18,7 @@ class MissingExtra(InputError):
     """An optional dependency is not installed; the message names the extra that brings it."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(
-            f"this needs the package {package}, which is not installed: pip install 'layerrope[{extra}]'"
-        )
+        super().__init__(f"this needs the package {package}, which is not installed: pip install 'layerrope[{extra}]'")
 
 
 def one_of(kind: str, name: str, choices: Iterable[str]) -> str:
@@ -31,3 +29,8 @@ def one_of(kind: str, name: str, choices: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(known)}"
     raise InputError(f"unknown {kind} {name!r}: {hint}")
+
+
+def reason(error: BaseException) -> str:
+    """The first line of what another library's exception says, or its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -18,7 +18,7 @@ import zstandard
 
 from layerrope.cache import content_key
 from layerrope.documents import Document, Side
-from layerrope.errors import InputError, MissingExtra
+from layerrope.errors import InputError, MissingExtra, reason
 from layerrope.files import dumps, read_json, write_atomic, write_json
 from layerrope.text_files import digest, document_from, read_jsonl
 
@@ -99,7 +99,7 @@ class HubRows:
             raise
         except Exception as error:  # whatever the library, the network or a data file raises
             raise InputError(
-                f"the stream of {self.name} stopped ({_reason(error)}): run again to go on from there"
+                f"the stream of {self.name} stopped ({reason(error)}): run again to go on from there"
             ) from error
 
     def _path(self, split: str, first: int, suffix: str) -> Path:
@@ -168,7 +168,7 @@ def _commit(name: str, revision: str | None) -> str:
         return str(HfApi().dataset_info(name, revision=revision).sha)
     except Exception as error:
         raise InputError(
-            f"cannot find the dataset {name!r} on the Hugging Face Hub ({_reason(error)}): check the name, "
+            f"cannot find the dataset {name!r} on the Hugging Face Hub ({reason(error)}): check the name, "
             f"the network and, for a gated one, your token"
         ) from error
 
@@ -182,13 +182,9 @@ def load_splits(name: str, config: str | None, revision: str | None) -> Any:
     try:
         return datasets.load_dataset(name, config, revision=revision, streaming=True)
     except Exception as error:
-        raise InputError(f"cannot open the dataset {name!r} ({_reason(error)}): check its name") from error
+        raise InputError(f"cannot open the dataset {name!r} ({reason(error)}): check its name") from error
 
 
 def _folder_sha256(folder: Path) -> str:
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return content_key([(path.relative_to(folder).as_posix(), digest(path)) for path in files])
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

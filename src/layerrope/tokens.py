@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from layerrope.errors import InputError
+from layerrope.errors import InputError, reason
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as HubTokenizer
@@ -65,15 +65,15 @@ class Bytes:
         return [np.frombuffer(text.encode(), np.uint8) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
-        runs = itertools.groupby(ids, lambda i: i == self.eot)
-        return "".join(EOT * len(list(run)) if end else bytes(run).decode(errors="replace") for end, run in runs)
+        return with_ends(ids, self.eot, lambda run: bytes(run).decode(errors="replace"))
 
 
 class Subwords:
     """A `tokenizers` tokenizer used for its vocabulary alone.
 
     Truncation, padding and added begin or end tokens of its file are switched off, and the name of a special
-    token inside a text is text. A file without an end-of-text entry (`EOT_NAMES`) gets one more id for it.
+    token inside a text is text. Where its vocabulary has no end-of-text entry (`EOT_NAMES`), the id after its last
+    is used.
     """
 
     def __init__(self, name: str, tokenizer: HubTokenizer) -> None:
@@ -83,13 +83,11 @@ class Subwords:
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         if not vocabulary:
             raise InputError(f"the tokenizer {name} has an empty vocabulary: use another one")
-        known = next((entry for entry in EOT_NAMES if entry in vocabulary), None)
-        if known is None:
-            tokenizer.add_special_tokens([EOT])
-            vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         tokenizer.encode_special_tokens = True
-        self.eot = vocabulary[known or EOT]
-        self.vocab_size = max(vocabulary.values()) + 1
+        top = max(vocabulary.values())
+        self.eot = next((vocabulary[entry] for entry in EOT_NAMES if entry in vocabulary), top + 1)
+        self.vocab_size = max(top, self.eot) + 1
+        self._own_end = self.eot > top
         self._tokenizer = tokenizer
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -98,11 +96,22 @@ class Subwords:
         return [np.concatenate(list(itertools.islice(ids, len(parts)))) for parts in cut]
 
     def _ids(self, texts: list[str]) -> list[np.ndarray]:
-        found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        try:
+            found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        except Exception as error:  # such as a word outside a vocabulary without an entry for unknown ones
+            raise InputError(f"the tokenizer {self.info.name} cannot encode this text ({reason(error)})") from error
         return [np.array(each.ids, np.uint32) for each in found]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        if not self._own_end:
+            return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return with_ends(ids, self.eot, lambda run: self._tokenizer.decode(run, skip_special_tokens=False))
+
+
+def with_ends(ids: Sequence[int], eot: int, decode: Callable[[list[int]], str]) -> str:
+    """The text of `ids` with every end-of-text written out, for a `decode` that does not know it."""
+    runs = itertools.groupby(ids, lambda i: i == eot)
+    return "".join(EOT * len(list(run)) if end else decode(list(run)) for end, run in runs)
 
 
 def pieces(text: str, size: int = PIECE) -> list[str]:
@@ -178,7 +187,7 @@ def read_tokenizer(spec: str) -> Tokenizer:
         return Bytes()
     kind, _, name = spec.partition(":")
     if kind == "hub" and name:
-        return Subwords(spec, _load("from_pretrained", name, f"cannot get the tokenizer {name!r} from the Hub"))
+        return Subwords(spec, _load(_from_hub, name, f"cannot get the tokenizer {name!r} from the Hub"))
     path = Path(spec).expanduser()
     if path.suffix != ".json":
         raise InputError(f"unknown tokenizer {spec!r}: choose {KINDS}")
@@ -189,14 +198,23 @@ def read_tokenizer(spec: str) -> Tokenizer:
 
 def load_file(path: Path) -> HubTokenizer:
     """The tokenizer in a tokenizer.json. Raises InputError when it is none."""
-    return _load("from_file", str(path), f"{path} is not a tokenizer.json")
+    return _load(_from_file, str(path), f"{path} is not a tokenizer.json")
 
 
-def _load(how: str, what: str, trouble: str) -> Any:
+def _from_file(path: str) -> HubTokenizer:
     from tokenizers import Tokenizer
 
+    return Tokenizer.from_file(path)
+
+
+def _from_hub(name: str) -> HubTokenizer:
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_pretrained(name)
+
+
+def _load(loader: Callable[[str], HubTokenizer], what: str, trouble: str) -> HubTokenizer:
     try:
-        return getattr(Tokenizer, how)(what)
+        return loader(what)
     except Exception as error:  # the library raises plain Exception for everything
-        reason = str(error).split("\n")[0]
-        raise InputError(f"{trouble} ({reason}): check the name") from error
+        raise InputError(f"{trouble} ({reason(error)}): check the name") from error
