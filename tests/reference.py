@@ -198,6 +198,21 @@ def completep(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
     return h
 
 
+def hc(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
+    n, d = int(options.get("n", 4)), h.shape[-1]
+    H = torch.stack([h] * n, -2)
+    for s in net:
+        A, B = s.p("residual.A"), s.p("residual.B")
+        if options.get("dynamic", True):
+            z = rms(H) * s.p("residual.norm.weight") @ s.p("residual.W")
+            z = torch.tanh(z) if options.get("tanh", True) else z
+            A, B = A + s.p("residual.scale")[0] * z[..., : n + 1], B + s.p("residual.scale")[1] * z[..., n + 1]
+        mixed = torch.einsum("...ic,...id->...cd", A.expand(*H.shape[:2], n, n + 1), H)
+        y = s.write * s.f(s.read * s.pre * rms(mixed[..., 0, :]))
+        H = mixed[..., 1:, :] + B[..., None] * y[..., None, :].expand(*H.shape[:2], n, d)
+    return H.sum(-2)
+
+
 def nanochat(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
     x0 = h = rms(h)
     for s in net:
@@ -217,6 +232,7 @@ LOOPS: dict[str, Loop] = {
     "layerscale": layerscale,
     "mixln": mixln,
     "keel": keel,
+    "hc": hc,
     "depth-mup": depth_mup,
     "completep": completep,
     "nanochat": nanochat,

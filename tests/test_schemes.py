@@ -15,6 +15,9 @@ from layerrope.norms import KeepFp32
 from layerrope.schemes import scheme, schemes
 
 COMBINATIONS = [
+    "hc+layerrope",
+    "hc:n=2,dynamic=off",
+    "perinorm+depth-mup:base=2",
     "postnorm+layerrope",
     "lns+layerrope",
     "layerrope:rotation=off",

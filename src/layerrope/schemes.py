@@ -27,14 +27,18 @@ from layerrope.errors import InputError, one_of
 from layerrope.gains import LNS, SITES, BranchScale, LayerRoPE, ReZero, Start
 from layerrope.residual import (
     Add,
+    Copies,
+    HyperConnection,
     PostNorm,
     Site,
     WithX0,
     blend,
+    check_streams,
     deepnorm_alpha,
     deepnorm_beta,
     keel,
     mixln_split,
+    streams_init,
 )
 from layerrope.roles import ROLES, Tuning
 from layerrope.scheme_spec import call, parse
@@ -119,6 +123,17 @@ def layerscale(*, start: float | None = None) -> Scheme:
     )
 
 
+def hc(*, n: int = 4, dynamic: bool = True, tanh: bool = True) -> Scheme:
+    check_streams("hc", n)
+    return Scheme(
+        "x = A_m^T H;  H <- A_r^T H + B^T f(norm(x)), H of n streams",
+        "Zhu et al. 2024 (Hyper-Connections), arXiv 2409.19606, Eq. 2-5 and 10-13",
+        residual=partial(HyperConnection, n=n, dynamic=dynamic, tanh=tanh),
+        ends=lambda site: Copies(n),
+        init=lambda role, site: streams_init(role, n),
+    )
+
+
 def nanochat() -> Scheme:
     return Scheme(
         "h <- r_l h + z_l x0 before each layer, then h <- h + f(norm(h))",
@@ -137,6 +152,7 @@ ROWS: dict[str, Callable[..., Scheme]] = {
     "layerscale": layerscale,
     "mixln": mixln,
     "keel": keel_,
+    "hc": hc,
     "nanochat": nanochat,
 }
 """Backbones; their keyword-only parameters are the options of a spec."""

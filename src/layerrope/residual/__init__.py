@@ -1,13 +1,16 @@
 """Residuals: what a sublayer reads from the stream and how its output is written back. One scheme a file."""
 
 from layerrope.residual.base import Add, Branch, Ends, Residual, Single, Site, Sublayer
+from layerrope.residual.hyper import Copies, HyperConnection, check_streams, streams_init
 from layerrope.residual.post_norm import PostNorm, deepnorm_alpha, deepnorm_beta, keel, mixln_split
 from layerrope.residual.x0 import WithX0, blend
 
 __all__ = [
     "Add",
     "Branch",
+    "Copies",
     "Ends",
+    "HyperConnection",
     "PostNorm",
     "Residual",
     "Single",
@@ -15,8 +18,10 @@ __all__ = [
     "Sublayer",
     "WithX0",
     "blend",
+    "check_streams",
     "deepnorm_alpha",
     "deepnorm_beta",
     "keel",
     "mixln_split",
+    "streams_init",
 ]

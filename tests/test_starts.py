@@ -1,0 +1,93 @@
+"""What each scheme is before the first step: which equal Pre-Norm, and the scale of every matrix by role."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from nets import TINY, tiny, token_ids
+
+from layerrope.model import LM
+
+EQUAL_PRENORM = [
+    "hc",
+    "hc:n=2",
+    "hc:dynamic=off",
+    "layerscale:start=1",
+    "completep:base=4",
+    "layerrope:rotation=off,beta=0",
+]
+"""Schemes that start as Pre-Norm when their matrices are Pre-Norm's."""
+
+
+def with_prenorm_matrices(spec: str, **changes: object) -> tuple[LM, LM]:
+    """The scheme and Pre-Norm at the same matrices and embeddings, everything else at its start."""
+    plain, model = LM(tiny("prenorm", **changes)), LM(tiny(spec, **changes))
+    matrices = {n: w for n, w in plain.state_dict().items() if "norm" not in n and "branch" not in n}
+    unexpected = model.load_state_dict(matrices, strict=False).unexpected_keys
+    assert not unexpected
+    return plain, model
+
+
+@pytest.mark.parametrize("spec", EQUAL_PRENORM)
+def test_starts_as_prenorm(spec: str) -> None:
+    plain, model = with_prenorm_matrices(spec)
+    ids = token_ids(2, 12)
+    torch.testing.assert_close(model(ids), plain(ids), rtol=1e-5, atol=1e-5)
+
+
+def test_rezero_starts_as_the_embedding_and_only_its_scalars_learn_at_first() -> None:
+    model = LM(tiny("rezero"))
+    ids = token_ids(2, 12)
+    assert torch.equal(model(ids), model.logits(model.embed(ids)))
+    model(ids[:, :-1], ids[:, 1:]).backward()
+    for name, p in model.named_parameters():
+        assert p.grad is not None, name
+        inside = name.startswith("layers.")
+        assert bool(p.grad.any()) != inside, name
+
+
+@pytest.mark.parametrize(
+    ("spec", "scale"),
+    [
+        ("prenorm", {}),
+        ("lns", {}),
+        ("mixln", {}),
+        ("prenorm-scaledinit", dict.fromkeys(("o", "down"), 48**-0.5)),
+        ("perinorm+scaledinit", dict.fromkeys(("o", "down"), 48**-0.5)),
+        ("deepnorm", dict.fromkeys(("v", "o", "gate", "up", "down"), 192**-0.25)),
+        ("hc", dict.fromkeys(("o", "down"), 0.5)),
+        ("hc:n=2+scaledinit", dict.fromkeys(("o", "down"), (2 * 48) ** -0.5)),
+    ],
+)
+def test_scale_of_each_matrix_by_role(spec: str, scale: dict[str, float]) -> None:
+    model = LM(tiny(spec, n_layer=24, d_model=64, d_ff=96, init_std=0.02))
+    for kind, roles in (("attn", "q k v o"), ("mlp", "gate up down")):
+        for role in roles.split():
+            weights = torch.stack(
+                [layer.get_submodule(kind).f.get_submodule(role).weight.detach() for layer in model.layers]
+            )
+            expected = 0.02 * scale.get(role, 1.0)
+            assert float(weights.std()) == pytest.approx(expected, rel=4 / math.sqrt(weights.numel())), role
+            assert abs(float(weights.mean())) < 5 * expected / math.sqrt(weights.numel()), role
+
+
+def test_deepnorm_at_24_layers_has_the_papers_constants() -> None:
+    model = LM(tiny("deepnorm", n_layer=24))
+    assert {round(layer.attn.residual.alpha, 4) for layer in model.layers} == {2.6321}
+    stds = {name.rsplit(".", 2)[1]: std for name, _, std in model.init_stds() if name.startswith("layers.")}
+    base = TINY.init_std
+    assert {role: round(std / base * 0.02, 5) for role, std in stds.items()} == {
+        "q": 0.02,
+        "k": 0.02,
+        **dict.fromkeys(("v", "o", "gate", "up", "down"), 0.00537),
+    }
+
+
+def test_layerscale_starts_by_depth() -> None:
+    for n_layer, start in ((12, 0.1), (18, 0.1), (19, 1e-5), (24, 1e-5), (25, 1e-6), (48, 1e-6)):
+        with torch.device("meta"):
+            config = tiny("layerscale", n_layer=n_layer)
+            model = LM(config)
+        assert {layer.mlp.branch.post.start for layer in model.layers} == {start}
