@@ -13,6 +13,10 @@ from typing import Any
 from layerrope.errors import InputError, one_of
 
 COMMANDS: dict[str, str] = {
+    "compare": "train depth schemes side by side and show who wins, by how much, and how sure that is",
+    "report": "draw the report of a comparison again from its runs",
+    "train": "train one model under one scheme, resumable",
+    "bench": "time training steps in paired repetitions",
     "inspect": "read what a checkpoint's norm gains say about depth, without downloading it",
 }
 

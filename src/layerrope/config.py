@@ -14,7 +14,7 @@ class ModelConfig:
 
     n_layer: int = 24
     """layers (blocks); sublayers are twice as many"""
-    n_head: int = 4
+    n_head: int = 2
     """query heads"""
     n_kv_head: int | None = None
     """key-value heads; None: as many as query heads"""
@@ -99,10 +99,10 @@ def _ladder(d_model: int, n_layer: int, n_head: int, d_ff: int) -> ModelConfig:
 
 tiers: dict[str, ModelConfig] = {
     "micro": ModelConfig(),
-    "micro-100k": ModelConfig(n_layer=8, n_head=2, d_model=32, d_ff=88),
-    "micro-330k": ModelConfig(n_layer=12, n_head=3, d_model=48, d_ff=128),
-    "micro-800k": ModelConfig(n_layer=16, n_head=4, d_model=64, d_ff=176),
-    "micro-2m": ModelConfig(n_layer=20, n_head=6, d_model=96, d_ff=256),
+    "micro-100k": ModelConfig(n_layer=8, n_head=1, d_model=32, d_ff=88),
+    "micro-400k": ModelConfig(n_layer=8),
+    "micro-800k": ModelConfig(n_layer=16),
+    "micro-2m": ModelConfig(n_layer=16, n_head=3, d_model=96, d_ff=256),
     "60m": _ladder(512, 8, 8, 1376),
     "130m": _ladder(768, 12, 12, 2048),
     "250m": _ladder(896, 20, 14, 2389),
