@@ -211,7 +211,7 @@ def test_numbers_as_shown(value: Any, shown: str) -> None:
 
 def test_numeric_columns_are_aligned_and_words_are_not() -> None:
     read = Reader(Page("t").table([{"name": "a", "n": 1.0}, {"name": "b", "n": None}]).html())
-    assert [attrs.get("class") for tag, attrs in read.tags if tag == "td"] == [None, "n", None, "n"]
+    assert [attrs.get("class") for tag, attrs in read.tags if tag == "td"] == ["s", "n", "s", "n"]
 
 
 def test_a_page_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:

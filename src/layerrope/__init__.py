@@ -12,11 +12,13 @@ __version__ = "0.1.0"
 
 _WHERE: dict[str, str] = {
     "InputError": "errors",
+    "Inspection": "inspector",
     "LM": "model",
     "LayerRoPE": "gains",
     "ModelConfig": "config",
     "account": "accounting",
     "gain_table": "gains",
+    "inspect": "inspector",
     "scheme": "schemes",
     "schemes": "schemes",
     "tiers": "config",

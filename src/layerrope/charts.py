@@ -57,6 +57,9 @@ SCHEME_STYLE: dict[str, tuple[str, list[int]]] = {
     "layerrope-peri": ("vermilion", DASHED),
 }
 
+#: `usermeta` of a chart that keeps its own width on a page instead of taking the page's.
+KEEP_SHAPE = {"layerrope": "keep shape"}
+
 # What the ground, the words and the lines of a chart are drawn in.
 INK = {
     "light": {"ground": "#ffffff", "text": "#1d2126", "soft": "#5b636d", "rule": "#dfe3e8"},
@@ -122,7 +125,7 @@ def theme(mode: str = "light") -> dict[str, Any]:
         "range": {"category": list(PALETTE.values()), "heatmap": {"scheme": "viridis"}},
         "mark": {"color": PALETTE["blue"]},
         "line": {"strokeWidth": 2, "strokeCap": "round", "point": {"size": 12, "filled": True, "opacity": 1}},
-        "point": {"filled": True, "size": 45},
+        "point": {"filled": True, "size": 45, "opacity": 0.9},
         "rule": {"color": ink["soft"]},
         "text": {"color": ink["text"], "fontSize": 11},
     }

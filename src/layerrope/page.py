@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from layerrope.charts import (
+    KEEP_SHAPE,
     PALETTE,
     embeddable,
     save_png,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     Rows = pl.DataFrame | Sequence[Mapping[str, Any]]
 
 __all__ = [
+    "KEEP_SHAPE",
     "PALETTE",
     "Page",
     "json_script",
@@ -192,13 +194,14 @@ def _table(rows: Rows, caption: str, digits: int, folded: bool) -> str:
     columns, records = _records(rows)
     numeric = {c for c in columns if any(_is_number(r.get(c)) for r in records)}
     numeric = {c for c in numeric if all(r.get(c) is None or _is_number(r.get(c)) for r in records)}
-    align = {c: ' class="n"' if c in numeric else "" for c in columns}
+    short = {c for c in columns if all(len(show(r.get(c), digits)) <= 32 for r in records)}
+    align = {c: ' class="n"' if c in numeric else ' class="s"' if c in short else "" for c in columns}
     head = "".join(f'<th scope="col"{align[c]}>{_esc(c)}</th>' for c in columns)
     lines = [
         "<tr>" + "".join(f"<td{align[c]}>{_esc(show(r.get(c), digits))}</td>" for c in columns) + "</tr>"
         for r in records
     ]
-    title = f"<caption>{_esc(caption)}</caption>" if caption and not folded else ""
+    title = f"<caption><span>{_esc(caption)}</span></caption>" if caption and not folded else ""
     label = _esc(caption or "table")
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{label}"><table>{title}'
@@ -219,7 +222,7 @@ def _is_number(value: Any) -> bool:
 
 def _responsive(spec: dict[str, Any]) -> dict[str, Any]:
     """`spec` with the width of its figure, where it is one plot; grids of plots keep theirs and scroll."""
-    if "mark" not in spec and "layer" not in spec:
+    if ("mark" not in spec and "layer" not in spec) or spec.get("usermeta") == KEEP_SHAPE:
         return spec
     if any(channel in spec.get("encoding", {}) for channel in ("row", "column", "facet")):
         return spec

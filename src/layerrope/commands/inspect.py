@@ -1,0 +1,122 @@
+"""`layerrope inspect`: what the norms of a checkpoint say about depth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from layerrope.errors import InputError
+from layerrope.terminal import emit_json, note
+
+if TYPE_CHECKING:
+    from layerrope.inspector import Inspection
+
+
+@dataclass(frozen=True)
+class Command:
+    """What the norm gains of one or several checkpoints say about depth.
+
+    Only headers and norms are fetched. Several models are compared by role and depth with the first one.
+    """
+
+    models: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """folder, file (safetensors, GGUF), training run, Hub id (org/name, org/name@revision) or https address"""
+    html: Path | None = None
+    """write the report here: one page, interactive, no network"""
+    png: Path | None = None
+    """draw the charts here: one picture into a file.png, or one file a chart into a folder"""
+    csv: Path | None = None
+    """write the statistics of every norm vector here"""
+    json: bool = False
+    """print everything as one JSON document instead of tables"""
+    save: Path | None = None
+    """write the gains here as .npz (one model)"""
+    check: bool = False
+    """only look for NaN, Inf, all-zero and all-ones norms; exit code 1 if there are any"""
+    survey: bool = False
+    """inspect the list of 16 open models of 9 families"""
+    architecture: str | None = None
+    """read the tensors as this model_type instead of what the configuration says"""
+    revision: str | None = None
+    """branch, tag or commit of a Hub id"""
+    token: str | None = None
+    """access token for gated models, sent to the Hub only"""
+    endpoint: str | None = None
+    """address of another Hub"""
+    base: float | None = None
+    """base of LayerRoPE's spectrum over channel pairs (default: the run's own, else 100)"""
+    shuffles: int = 20
+    """tables with shuffled channels in the rotation's null"""
+    layers: bool = False
+    """print the statistics of every layer too"""
+
+    def run(self) -> int:
+        if self.survey == bool(self.models):
+            raise InputError("name at least one model, or --survey for the list (not both)")
+        if self.save and (self.survey or len(self.models) != 1):
+            raise InputError("--save takes the gains of one model: name exactly one")
+        inspections = self._survey() if self.survey else [self._look(model) for model in self.models]
+        if not inspections:
+            raise InputError("none of the survey's models could be reached: is there a network?")
+        self._write(inspections)
+        self._show(inspections)
+        return int(self.check and any(i.faults for i in inspections))
+
+    def _look(self, model: str) -> Inspection:
+        from layerrope.inspector import inspect
+
+        return inspect(
+            model,
+            revision=self.revision,
+            token=self.token,
+            endpoint=self.endpoint,
+            architecture=self.architecture,
+            base=self.base,
+            shuffles=0 if self.check else self.shuffles,
+        )
+
+    def _survey(self) -> list[Inspection]:
+        from layerrope.inspector.survey import survey
+
+        reached = []
+        for one in survey(self._look):
+            if one.inspection is None:
+                note(f"{one.id} ({one.family}) not reached: {one.why_not}")
+            else:
+                note(f"{one.id} ({one.family}) read")
+                reached.append(one.inspection)
+        return reached
+
+    def _write(self, inspections: Sequence[Inspection]) -> None:
+        from layerrope.files import write_atomic
+
+        if self.html:
+            from layerrope.inspector.report import report_page
+
+            note(f"wrote {report_page(inspections).write(self.html)}")
+        if self.png:
+            from layerrope.inspector.figures import save_pictures
+
+            for path in save_pictures(inspections, self.png):
+                note(f"wrote {path}")
+        if self.csv:
+            from layerrope.inspector.inspection import csv_text
+
+            note(f"wrote {write_atomic(self.csv, csv_text(list(inspections)))}")
+        if self.save:
+            note(f"wrote {inspections[0].save_npz(self.save)}")
+
+    def _show(self, inspections: Sequence[Inspection]) -> None:
+        from layerrope.inspector.inspection import json_document
+        from layerrope.inspector.printing import print_faults, print_inspections
+
+        if self.json:
+            emit_json(json_document(list(inspections)))
+        elif self.check:
+            print_faults(inspections)
+        else:
+            print_inspections(inspections, self.layers)

@@ -1,0 +1,114 @@
+"""Models side by side, by role and depth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from layerrope.inspector.table import Row, Site
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from layerrope.inspector.inspection import Inspection
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every later model against the first."""
+
+    site_rows: list[dict[str, Any]]
+    """one row per role and model: growth, direction, errors"""
+    layer_rows: list[dict[str, Any]]
+    """one row per role, layer of the first model and other model: the RMS of both, their ratio and angle"""
+    only_in: dict[str, list[str]]
+    """role -> the models that have it, for roles that some lack"""
+
+    def sites(self) -> pl.DataFrame:
+        """`site_rows` as a frame."""
+        import polars as pl
+
+        return pl.DataFrame(self.site_rows, infer_schema_length=None)
+
+    def layers(self) -> pl.DataFrame:
+        """`layer_rows` as a frame."""
+        import polars as pl
+
+        return pl.DataFrame(self.layer_rows, infer_schema_length=None)
+
+    def document(self) -> dict[str, Any]:
+        """All of it, as data for JSON."""
+        return {"sites": self.site_rows, "layers": self.layer_rows, "only_in": self.only_in}
+
+
+_COLUMNS = ("layers", "d", "beta", "r2", "rank1", "largest_angle_from_1", "error_magnitude", "error_full", "p_value")
+
+
+def compare(inspections: Sequence[Inspection]) -> Comparison:
+    """Set `inspections` side by side; the first is what the others are compared with."""
+    first, *others = inspections
+    roles = list(dict.fromkeys(role for i in inspections for role in i.reports))
+    owners = {role: [i.label for i in inspections if role in i.reports] for role in roles}
+    return Comparison(
+        site_rows=[_site_row(role, i) for role in roles for i in inspections if role in i.reports],
+        layer_rows=[
+            row
+            for role in roles
+            for other in others
+            if role in first.reports and role in other.reports
+            for row in _against(first, other, role)
+        ],
+        only_in={role: labels for role, labels in owners.items() if len(labels) < len(inspections)},
+    )
+
+
+def short_labels(labels: Sequence[str]) -> list[str]:
+    """The last parts of `labels`, as many as it takes to tell them apart; repeated labels get a number."""
+    parts = [label.rstrip("/").split("/") for label in labels]
+    longest = max(map(len, parts), default=1)
+    for n in range(1, longest + 1):
+        short = ["/".join(p[-n:]) for p in parts]
+        if len(set(short)) == len(set(labels)):
+            break
+    seen: dict[str, int] = {}
+    for i, label in enumerate(short):
+        seen[label] = seen.get(label, 0) + 1
+        short[i] = label if seen[label] == 1 else f"{label} ({seen[label]})"
+    return short
+
+
+def _site_row(role: str, inspection: Inspection) -> dict[str, Any]:
+    row = next(row for row in inspection.summary_rows() if row["site"] == role)
+    return {"site": role, "model": inspection.label, **{name: row.get(name) for name in _COLUMNS}}
+
+
+def _against(first: Inspection, other: Inspection, role: str) -> list[dict[str, Any]]:
+    a, b = first.reports[role].site, other.reports[role].site
+    rows = []
+    for row, depth in zip(a.rows, _relative(a), strict=True):
+        match = b.rows[int(np.argmin(np.abs(_relative(b) - depth)))]
+        head = {"site": role, "model": other.label, "against": first.label, "depth": float(depth)}
+        rows.append({**head, "layer": row.layer, "its_layer": match.layer, **_difference(row, match)})
+    return rows
+
+
+def _relative(site: Site) -> np.ndarray:
+    """Depth from 0 (first layer) to 1 (last): models of different depth meet there."""
+    layers = np.array([row.layer for row in site.rows], dtype=np.float64)
+    span = layers[-1] - layers[0]
+    return (layers - layers[0]) / span if span > 0 else np.zeros(len(layers))
+
+
+def _difference(a: Row, b: Row) -> dict[str, Any]:
+    """RMS of both, b's over a's, and the angle between them where they are as wide."""
+    sizes = [float(np.sqrt(np.mean(row.values**2))) if row.values.size else float("nan") for row in (a, b)]
+    same = a.values.size == b.values.size
+    lengths = float(np.linalg.norm(a.values) * np.linalg.norm(b.values)) if same else 0.0
+    known = same and np.isfinite(lengths) and lengths > 0
+    angle = float(np.degrees(np.arccos(np.clip(a.values @ b.values / lengths, -1, 1)))) if known else None
+    gap = float(np.max(np.abs(a.values - b.values))) if same and a.values.size else None
+    ratio = sizes[1] / sizes[0] if sizes[0] > 0 else None
+    return {"rms": sizes[0], "its_rms": sizes[1], "ratio": ratio, "angle": angle, "largest_difference": gap}

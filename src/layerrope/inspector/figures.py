@@ -1,0 +1,291 @@
+"""The inspector's charts, each with its caption and a description in words."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from layerrope.charts import KEEP_SHAPE, PALETTE, save_png
+from layerrope.inspector.compare import short_labels
+from layerrope.inspector.mds import Picture, pure_scaling_picture
+from layerrope.inspector.site import SiteReport
+from layerrope.norm_sites import role_words
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from layerrope.inspector.inspection import Inspection
+
+#: Role -> colour, the same in every chart. Reads are cold, writes warm.
+COLOURS = {
+    "attn_read": PALETTE["blue"],
+    "mlp_read": PALETTE["sky"],
+    "shared_read": PALETTE["blue"],
+    "attn_write": PALETTE["vermilion"],
+    "mlp_write": PALETTE["orange"],
+    "attn_post": PALETTE["purple"],
+    "mlp_post": PALETTE["wine"],
+    "q_norm": PALETTE["green"],
+    "k_norm": PALETTE["grey"],
+    "attn_inner": PALETTE["wine"],
+}
+
+
+class Figure(NamedTuple):
+    """A chart with its words."""
+
+    chart: Any
+    """an altair chart"""
+    caption: str
+    alt: str
+
+
+def charts(inspection: Inspection) -> dict[str, Figure]:
+    """Every chart of one model; sites with too few layers are left out."""
+    told = [r for r in inspection.reports.values() if r.whole is not None]
+    figures = {"size": size_chart([inspection])}
+    if told:
+        figures |= {"angle": _angle_chart(told), "error": _error_chart(told)}
+    tried = [r for r in told if r.whole and r.whole.fit.null]
+    if tried:
+        figures["rotation"] = _rotation_chart(tried)
+    for report in told:
+        figures[f"picture-{report.site.role}"] = _site_picture(report)
+    for report in inspection.reports.values():
+        figures[f"spread-{report.site.role}"] = _spread_chart(report)
+    return figures
+
+
+def size_chart(inspections: Sequence[Inspection]) -> Figure:
+    """RMS of the gain by layer and site; of several models by relative depth."""
+    import altair as alt
+
+    labels = short_labels([i.label for i in inspections])
+    rows = [
+        {**row, "model": label}
+        for label, i in zip(labels, inspections, strict=True)
+        for row in i.layer_rows()
+        if row["part"] == "gain" and row["layer"] is not None
+    ]
+    one = len(inspections) == 1
+    deepest = {(r["model"], r["role"]): r["layer"] for r in rows}
+    rows = [
+        {
+            "model": r["model"],
+            "site": role_words(r["role"]),
+            "layer": r["layer"],
+            "depth": r["layer"] / max(deepest[r["model"], r["role"]], 1),
+            "rms": r["rms"],
+        }
+        for r in rows
+    ]
+    roles = list(dict.fromkeys(role for i in inspections for role in i.reports))
+    x = alt.X("layer:Q", title="layer", axis=alt.Axis(tickMinStep=1)) if one else alt.X("depth:Q", title="depth")
+    encoding: dict[str, Any] = {
+        "x": x,
+        "y": alt.Y("rms:Q", title="RMS of the gain", scale=alt.Scale(type="log", nice=False)),
+        "color": _site_colour(roles),
+        "tooltip": ["model:N", "site:N", "layer:Q", alt.Tooltip("rms:Q", format=".4g")],
+    }
+    if not one:
+        encoding["strokeDash"] = alt.StrokeDash("model:N", sort=None, legend=alt.Legend(symbolType="stroke"))
+    chart = alt.Chart(alt.Data(values=rows)).mark_line().encode(**encoding).properties(width=640, height=300)
+    where = "layer" if one else "depth (0 the first layer, 1 the last)"
+    caption = f"Size of the gains by {where}; both scales of a power law would need log depth, so it bends here."
+    return Figure(chart, caption, f"RMS of the norm gains by {where}, one line for each site")
+
+
+def _site_colour(roles: Sequence[str]) -> alt.Color:
+    import altair as alt
+
+    spare = list(PALETTE.values())
+    colours = [COLOURS.get(role, spare[i % len(spare)]) for i, role in enumerate(roles)]
+    scale = alt.Scale(domain=[role_words(r) for r in roles], range=colours)
+    return alt.Color("site:N", scale=scale, title="site", legend=alt.Legend(symbolType="stroke"))
+
+
+def _angle_chart(reports: Sequence[SiteReport]) -> Figure:
+    import altair as alt
+
+    rows = [
+        {"site": r.site.words, "layer": layer, "angle": angle}
+        for r in reports
+        for layer, angle in zip(r.whole.layers[1:], r.whole.angles.steps, strict=True)  # type: ignore[union-attr]
+    ]
+    chart = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_line()
+        .encode(
+            x=alt.X("layer:Q", title="layer", axis=alt.Axis(tickMinStep=1)),
+            y=alt.Y("angle:Q", title="angle to the layer before (degrees)"),
+            color=_site_colour([r.site.role for r in reports]),
+            tooltip=["site:N", "layer:Q", alt.Tooltip("angle:Q", format=".1f")],
+        )
+        .properties(width=640, height=260)
+    )
+    caption = "True angle in R^d between each layer's gain vector and the one before it."
+    return Figure(chart, caption, "angle between neighbouring layers' gains by layer, one line for each site")
+
+
+_FITS = {"one vector": "constant", "magnitude only": "magnitude", "LayerRoPE": "full", "free sizes": "rank1"}
+
+
+def _error_chart(reports: Sequence[SiteReport]) -> Figure:
+    import altair as alt
+
+    rows = [
+        {"site": r.site.words, "fit": words, "error": getattr(r.whole.fit, name)}  # type: ignore[union-attr]
+        for r in reports
+        for words, name in _FITS.items()
+    ]
+    colours = [PALETTE[name] for name in ("grey", "blue", "vermilion", "green")]
+    shapes = ["circle", "square", "diamond", "triangle-up"]
+    chart = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_point(size=80)
+        .encode(
+            x=alt.X("error:Q", title="relative error of the fit (0 is exact)", axis=alt.Axis(tickCount=6)),
+            y=alt.Y("site:N", title=None, sort=None, axis=alt.Axis(grid=True)),
+            color=alt.Color("fit:N", title="shared vector", scale=alt.Scale(domain=list(_FITS), range=colours)),
+            shape=alt.Shape("fit:N", title="shared vector", scale=alt.Scale(domain=list(_FITS), range=shapes)),
+            tooltip=["site:N", "fit:N", alt.Tooltip("error:Q", format=".4f")],
+        )
+        .properties(width=640, height=alt.Step(34))
+    )
+    caption = (
+        "How well one shared vector describes all layers: as it is (one vector), growing as (l+1)^beta (magnitude "
+        "only), growing and rotating (LayerRoPE), or with a free size for each layer (the best possible of rank 1)."
+    )
+    return Figure(chart, caption, "relative error of four fits for each site")
+
+
+def _rotation_chart(reports: Sequence[SiteReport]) -> Figure:
+    import altair as alt
+
+    rows = []
+    for r in reports:
+        fit = r.whole.fit  # type: ignore[union-attr]
+        rows += [{"site": r.site.words, "table": "channels shuffled", "gain": gain} for gain in fit.null]
+        rows.append({"site": r.site.words, "table": "as trained", "gain": fit.rotation_gain})
+    scale = alt.Scale(domain=["channels shuffled", "as trained"], range=[PALETTE["grey"], PALETTE["vermilion"]])
+    gain = alt.X(
+        "gain:Q",
+        title="share that the rotation removes",
+        scale=alt.Scale(type="log"),
+        axis=alt.Axis(tickCount=6, format="~e"),
+    )
+    chart = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_point(size=70, opacity=0.75)
+        .encode(
+            x=gain,
+            y=alt.Y("site:N", title=None, sort=None, axis=alt.Axis(grid=True)),
+            color=alt.Color("table:N", scale=scale, title=None),
+            shape=alt.Shape("table:N", scale=alt.Scale(domain=scale.domain, range=["circle", "diamond"]), title=None),
+            tooltip=["site:N", "table:N", alt.Tooltip("gain:Q", format=".2g")],
+        )
+        .properties(width=640, height=alt.Step(34))
+    )
+    caption = (
+        "What the rotation removes of the magnitude-only residual, against its null: tables with shuffled channels, "
+        "searched exactly as hard. Only a trained table to the right of nearly all shuffled ones says anything about "
+        "angles. A gain of zero is not drawn."
+    )
+    return Figure(chart, caption, "share of the residual removed by the rotation, trained table and shuffled ones")
+
+
+def _site_picture(report: SiteReport) -> Figure:
+    assert report.whole is not None
+    drawn, null = report.whole.picture, report.null
+    caption = f"{report.site.words}: stress {drawn.stress:.3f}; swept {drawn.sweep.net:.0f}° about the centroid, "
+    caption += f"first to last folded {drawn.sweep.folded:.0f}°."
+    if null:
+        caption += f" Null ({null.words}): {null.mean.net:.0f} ± {null.std.net:.0f}° and {null.mean.folded:.0f}"
+        caption += f" ± {null.std.folded:.0f}°."
+    return Figure(_picture_chart(drawn, report.whole.layers), caption, f"2-D picture of {report.site.words} by layer")
+
+
+def control_figure() -> Figure:
+    """The picture of vectors that do not turn at all."""
+    angle, drawn = pure_scaling_picture()
+    caption = (
+        f"Control: {len(drawn.points)} copies of one flat vector scaled 1 to 8 with 5% noise. Their true angles stay "
+        f"under {angle:.1f}°, yet the picture sweeps {drawn.sweep.net:.0f}° about the centroid "
+        f"(first to last folded {drawn.sweep.folded:.0f}°)."
+    )
+    return Figure(_picture_chart(drawn, tuple(range(len(drawn.points)))), caption, "2-D picture of pure scaling")
+
+
+def _picture_chart(drawn: Picture, layers: Sequence[int]) -> Any:
+    import altair as alt
+
+    rows = [{"x": x, "y": y, "layer": n} for (x, y), n in zip(drawn.points.tolist(), layers, strict=True)]
+    reach = float(np.abs(drawn.points).max()) * 1.12 or 1.0
+    scale = alt.Scale(domain=[-reach, reach], nice=False)
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        x=alt.X("x:Q", title="first axis", scale=scale), y=alt.Y("y:Q", title="second axis", scale=scale)
+    )
+    path = base.mark_line(point=False, opacity=0.45, color=PALETTE["grey"]).encode(order="layer:Q")
+    colour = alt.Color("layer:Q", scale=alt.Scale(scheme="viridis"), legend=alt.Legend(gradientLength=160))
+    dots = base.mark_point(size=60, opacity=1).encode(color=colour, tooltip=["layer:Q"])
+    centre = alt.Chart(alt.Data(values=[{"x": 0, "y": 0}])).mark_point(shape="cross", size=90, color=PALETTE["wine"])
+    ends = base.mark_text(dy=-10, fontSize=11).encode(text="layer:Q")
+    ends = ends.transform_filter(f"datum.layer == {layers[0]} || datum.layer == {layers[-1]}")
+    drawing = alt.layer(path, dots, centre.encode(x="x:Q", y="y:Q"), ends)
+    return drawing.properties(width=270, height=270, usermeta=KEEP_SHAPE)  # one unit is as long on both axes
+
+
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def _spread_chart(report: SiteReport) -> Figure:
+    """Quantiles of the gain over channels, by layer."""
+    import altair as alt
+
+    rows = []
+    for row in report.site.rows:
+        if row.values.size and np.isfinite(row.values).all():
+            q = np.quantile(row.values, _QUANTILES).tolist()
+            low, high = float(row.values.min()), float(row.values.max())
+            names = ("p5", "p25", "p50", "p75", "p95")
+            rows.append({"layer": row.layer, "min": low, "max": high, **dict(zip(names, q, strict=True))})
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        x=alt.X("layer:Q", title="layer", axis=alt.Axis(tickMinStep=1)),
+    )
+    colour = COLOURS.get(report.site.role, PALETTE["blue"])
+    tips = [alt.Tooltip(f"{n}:Q", format=".3g") for n in ("layer", "min", "p5", "p50", "p95", "max")]
+    wide = base.mark_area(opacity=0.18, color=colour).encode(y=alt.Y("p5:Q", title="gain"), y2="p95:Q")
+    close = base.mark_area(opacity=0.3, color=colour).encode(y="p25:Q", y2="p75:Q")
+    middle = base.mark_line(color=colour).encode(y="p50:Q", tooltip=tips)
+    chart = alt.layer(wide, close, middle).properties(width=320, height=220)
+    caption = f"{report.site.words}: median, middle half and middle nine tenths of the channels."
+    return Figure(chart, caption, f"quantiles of {report.site.words} gains over channels, by layer")
+
+
+def save_pictures(inspections: Sequence[Inspection], path: str | os.PathLike[str]) -> list[Path]:
+    """Draw the charts of `inspections`: one picture if `path` ends in .png, else a file a chart in that folder."""
+    import altair as alt
+
+    path = Path(path)
+    sets = [charts(i) for i in inspections]
+    if path.suffix.lower() == ".png":
+        overview = [size_chart(inspections).chart] + [
+            s[name].chart for s in sets for name in ("angle", "error") if name in s
+        ]
+        return [save_png(alt.vconcat(*overview).resolve_scale(color="independent", shape="independent"), path)]
+    labels = short_labels([i.label for i in inspections])
+    names = [_file_name(label) if len(inspections) > 1 else "" for label in labels]
+    return [
+        save_png(figure.chart, path / f"{prefix}{_file_name(name)}.png")
+        for prefix, figures in zip((f"{n}." if n else "" for n in names), sets, strict=True)
+        for name, figure in figures.items()
+    ]
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[-80:] or "model"

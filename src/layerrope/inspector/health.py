@@ -1,0 +1,69 @@
+"""Gains that are not what training left: broken values, untouched starts, and scales folded in by a quantiser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+
+#: What `fault` can say, worst first.
+FAULTS = ("NaN", "Inf", "all zeros", "all ones")
+
+
+def fault(values: Array, gain: bool = True) -> str | None:
+    """What is wrong with one tensor, or None. A bias (`gain` False) may well be all zeros or ones."""
+    if np.isnan(values).any():
+        return "NaN"
+    if np.isinf(values).any():
+        return "Inf"
+    if not gain or values.size == 0:
+        return None
+    if not values.any():
+        return "all zeros"
+    return "all ones" if bool(np.all(values == 1)) else None
+
+
+def bf16_exact(values: Array) -> float:
+    """Share of `values` that bf16 holds exactly: the low 16 bits of their float32 are zero."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    exact = (bits & 0xFFFF) == 0
+    return float(np.mean(exact & (values == values.astype(np.float32)))) if values.size else 1.0
+
+
+def fp16_exact(values: Array) -> float:
+    """Share of `values` that fp16 holds exactly."""
+    with np.errstate(over="ignore"):
+        rounded = values.astype(np.float16)
+    return float(np.mean(rounded.astype(values.dtype) == values)) if values.size else 1.0
+
+
+def stored_as(values: Array) -> str:
+    """The narrowest of "bf16", "fp16", "fp32" that holds every value exactly.
+
+    A gain that a converter wrote as 1 + w counts as bf16 where w is: both are tried.
+    """
+    if bf16_exact(values) == 1 or bf16_exact(values - 1) == 1:
+        return "bf16"
+    return "fp16" if fp16_exact(values) == 1 else "fp32"
+
+
+def folded_sites(kinds: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """Sites that look as though a quantiser had folded scales into them, with the reason.
+
+    AWQ (arXiv 2306.00978, section 3.2) divides a norm's gain by the scales of the linear map it feeds and stores
+    the result in fp16. In a checkpoint trained in bf16 that shows: every untouched norm is exact in bf16, a folded
+    one is exact in fp16 only. `kinds` is site -> `stored_as` of each of its tensors.
+    """
+    seen = {site: set(kind) for site, kind in kinds.items()}
+    untouched = [site for site, kind in seen.items() if kind == {"bf16"}]
+    if not untouched:
+        return {}
+    reason = "exact in fp16 but not in bf16, while {} is exact in bf16: scales were folded in, as AWQ does"
+    # One tensor of a folded site may by chance be exact in bf16 too (a layer the quantiser left alone).
+    return {
+        site: reason.format(", ".join(untouched)) for site, kind in seen.items() if kind in ({"fp16"}, {"fp16", "bf16"})
+    }

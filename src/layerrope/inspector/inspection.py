@@ -1,0 +1,280 @@
+"""A whole checkpoint inspected: tables, verdict, and the files it can be written to."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from layerrope.errors import InputError
+from layerrope.files import write_atomic, write_json
+from layerrope.inspector.mds import pure_scaling_picture
+from layerrope.inspector.site import SiteReport, layer_statistics, report_site
+from layerrope.inspector.table import GainTable, Row, Source, read_table
+from layerrope.inspector.words import model_verdict, site_verdict
+
+if TYPE_CHECKING:
+    import altair as alt
+    import polars as pl
+
+#: Of the JSON document and of every line of the CSV; raised when a field changes its meaning or goes.
+SCHEMA_VERSION = 1
+
+
+def inspect(
+    source: str | os.PathLike[str] | Source,
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    endpoint: str | None = None,
+    architecture: str | None = None,
+    base: float | None = None,
+    shuffles: int = 20,
+    seed: int = 0,
+) -> Inspection:
+    """What the norms of a checkpoint say about depth.
+
+    Args:
+        source: a folder, file, training run, Hub id or address; or an open `layerrope.tensors.TensorSource`.
+        revision: branch, tag or commit of a Hub id.
+        token: for gated models, sent to the Hub only.
+        endpoint: address of another Hub.
+        architecture: read the tensors as this `model_type` instead of what the configuration says.
+        base: of LayerRoPE's spectrum; by default the run's own, or 100.
+        shuffles: tables with shuffled channels in the rotation's null.
+        seed: of every random draw.
+
+    Raises:
+        InputError: the source cannot be read, or holds no norm gains.
+    """
+    if shuffles < 0:
+        raise InputError(f"shuffles must be 0 or more: got {shuffles}")
+    if base is not None and not base > 1:
+        raise InputError(f"the base of the spectrum must be above 1: got {base}")
+    if isinstance(source, str | os.PathLike):
+        from layerrope.tensors import open_source
+
+        source = open_source(source, revision=revision, token=token, endpoint=endpoint)
+    table = read_table(source, architecture)
+    chosen = base or table.base or 100.0
+    reports = {role: report_site(site, chosen, shuffles, seed) for role, site in table.sites.items()}
+    return Inspection(table, reports)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """One checkpoint's norm gains, measured."""
+
+    table: GainTable
+    reports: dict[str, SiteReport]
+    """role -> what its gains say"""
+
+    @property
+    def label(self) -> str:
+        """What was inspected."""
+        return self.table.label
+
+    @property
+    def verdict(self) -> str:
+        """Two or three sentences on the whole model."""
+        return model_verdict(list(self.reports.values()))
+
+    @property
+    def faults(self) -> list[dict[str, Any]]:
+        """Tensors with NaN or Inf, all zeros or all ones."""
+        return self.table.faults
+
+    def layer_rows(self) -> list[dict[str, Any]]:
+        """One row of statistics per vector: gains by site and layer, then single norms, then biases."""
+        rows = [_line(s.role, "gain", s.convention, row) for s in self.table.sites.values() for row in s.rows]
+        rows += [_line(role, "gain", "", row) for role, row in self.table.singles.items()]
+        rows += [_line(s.role, "bias", "w", row) for s in self.table.biases.values() for row in s.rows]
+        return [{"model": self.label, **row} for row in rows]
+
+    def layers(self) -> pl.DataFrame:
+        """`layer_rows` as a frame."""
+        import polars as pl
+
+        return pl.DataFrame(self.layer_rows(), infer_schema_length=None)
+
+    def summary_rows(self) -> list[dict[str, Any]]:
+        """One row per site: growth, direction, picture with its null, and LayerRoPE's fit."""
+        return [{"model": self.label, **_summary(report)} for report in self.reports.values()]
+
+    def summary(self) -> pl.DataFrame:
+        """`summary_rows` as a frame."""
+        import polars as pl
+
+        return pl.DataFrame(self.summary_rows(), infer_schema_length=None)
+
+    def charts(self) -> dict[str, alt.TopLevelMixin]:
+        """Charts by name: `size`, `angle`, `error`, `rotation`, and one `picture` and `spread` per site."""
+        from layerrope.inspector.figures import charts
+
+        return {name: figure.chart for name, figure in charts(self).items()}
+
+    def document(self) -> dict[str, Any]:
+        """Everything measured, as data for JSON."""
+        table = self.table
+        return {
+            "label": table.label,
+            "format": table.format,
+            "architecture": table.architecture,
+            "architecture_known": table.known,
+            "bytes": table.spent[0],
+            "requests": table.spent[1],
+            "notes": list(table.notes),
+            "verdict": self.verdict,
+            "faults": self.faults,
+            "learned_scalars": table.scalars,
+            "sites": {role: _site_document(report) for role, report in self.reports.items()},
+            "singles": {role: {"name": row.name, **layer_statistics(row)} for role, row in table.singles.items()},
+            "biases": {role: [_line(role, "bias", "w", r) for r in s.rows] for role, s in table.biases.items()},
+        }
+
+    def to_json(self, path: str | os.PathLike[str]) -> Path:
+        """Write `document` with the schema version. Raises InputError if it cannot be written."""
+        return write_json(path, json_document([self]))
+
+    def to_csv(self, path: str | os.PathLike[str]) -> Path:
+        """Write `layers` as CSV. Raises InputError if it cannot be written."""
+        return write_atomic(path, csv_text([self]))
+
+    def to_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write the report page. Raises InputError if it cannot be written."""
+        from layerrope.inspector.report import report_page
+
+        return report_page([self]).write(path)
+
+    def to_png(self, path: str | os.PathLike[str]) -> list[Path]:
+        """Draw the charts: one picture into a `.png` file, or one file a chart into a folder."""
+        from layerrope.inspector.figures import save_pictures
+
+        return save_pictures([self], path)
+
+    def save_npz(self, path: str | os.PathLike[str]) -> Path:
+        """Write the gains: `SITE` (L, d) with `SITE.layers` (L,), single norms by role, `SITE.bias`. No pickle."""
+        arrays: dict[str, Any] = {"label": np.array(self.label)}
+        for role, site in self.table.sites.items():
+            arrays[role], arrays[f"{role}.layers"] = site.matrix, site.layers
+        for role, site in self.table.biases.items():
+            arrays[f"{role}.bias"], arrays[f"{role}.bias.layers"] = site.matrix, site.layers
+        arrays |= {role: row.values for role, row in self.table.singles.items()}
+        data = io.BytesIO()
+        np.savez(data, allow_pickle=False, **{_key(k): _narrow(v) for k, v in arrays.items()})
+        return write_atomic(path, data.getvalue())
+
+
+def json_document(inspections: list[Inspection]) -> dict[str, Any]:
+    """The JSON document of one or several models, with their comparison."""
+    from layerrope import __version__
+    from layerrope.inspector.compare import compare
+
+    angle, drawn = pure_scaling_picture()
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "written_by": f"layerrope {__version__}",
+        "models": [inspection.document() for inspection in inspections],
+        "comparison": compare(inspections).document() if len(inspections) > 1 else None,
+        "controls": {"pure_scaling": {"largest_angle": angle, "sweep": plain(drawn.sweep)}},
+    }
+
+
+def csv_text(inspections: list[Inspection]) -> str:
+    """The per-layer statistics of every model as CSV, with the schema version on each line."""
+    import polars as pl
+
+    rows = [{"schema_version": SCHEMA_VERSION, **row} for i in inspections for row in i.layer_rows()]
+    floats = pl.DataFrame(rows, infer_schema_length=None)
+    return floats.with_columns(pl.selectors.float().fill_nan(None)).write_csv()
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses as dicts, arrays as lists, without the shared gamma (it is as long as the model is wide)."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = (f.name for f in dataclasses.fields(value) if f.name not in {"gamma", "site"})
+        return {name: plain(getattr(value, name)) for name in fields}
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    return [plain(v) for v in value] if isinstance(value, tuple) else value
+
+
+def _line(role: str, part: str, convention: str, row: Row) -> dict[str, Any]:
+    layer = None if row.layer < 0 else row.layer
+    head = {"role": role, "part": part, "layer": layer, "name": row.name, "convention": convention}
+    return {**head, **layer_statistics(row), "stored": row.stored, "fault": row.fault}
+
+
+def _site_document(report: SiteReport) -> dict[str, Any]:
+    site = report.site
+    return {
+        "words": site.words,
+        "convention": site.convention,
+        "reason": site.reason,
+        "warnings": list(site.warnings),
+        "verdict": site_verdict(report),
+        "statistics": [_line(site.role, "gain", site.convention, row) for row in site.rows],
+        **plain(report),
+        "rotation": _rotation(report),
+    }
+
+
+def _rotation(report: SiteReport) -> dict[str, Any] | None:
+    if report.whole is None or report.whole.fit.rotation_gain is None:
+        return None
+    fit = report.whole.fit
+    return {"p_value": fit.p_value, "identifiable": fit.identifiable}
+
+
+def _summary(report: SiteReport) -> dict[str, Any]:
+    whole, later = report.whole, report.later
+    head = {"site": report.site.role, "layers": len(report.site.rows), "d": report.d}
+    head |= {"convention": report.site.convention}
+    if whole is None:
+        return head
+    fit, null = whole.fit, report.null
+    return {
+        **head,
+        "c": whole.power.c,
+        "beta": whole.power.beta,
+        "beta_low": whole.power.beta_interval[0] if whole.power.beta_interval else None,
+        "beta_high": whole.power.beta_interval[1] if whole.power.beta_interval else None,
+        "r2": whole.power.r2,
+        "best_law": next(iter(whole.laws)),
+        "beta_from_1": later.power.beta if later else None,
+        "largest_angle": whole.angles.largest,
+        "largest_angle_from_1": later.angles.largest if later else None,
+        "rank1": whole.rank1,
+        "rank1_unit": whole.rank1_unit,
+        "stress": whole.picture.stress,
+        "swept": whole.picture.sweep.net,
+        "swept_null": null.mean.net if null else None,
+        "swept_null_std": null.std.net if null else None,
+        "folded": whole.picture.sweep.folded,
+        "folded_null": null.mean.folded if null else None,
+        "error_constant": fit.constant,
+        "error_magnitude": fit.magnitude,
+        "error_full": fit.full,
+        "error_rank1": fit.rank1,
+        "rotation_gain": fit.rotation_gain,
+        "rotation_null_max": max(fit.null) if fit.null else None,
+        "p_value": fit.p_value,
+    }
+
+
+def _narrow(value: np.ndarray) -> np.ndarray:
+    """float64 as float32 where nothing is lost."""
+    if value.dtype != np.float64:
+        return value
+    narrow = value.astype(np.float32)
+    return narrow if np.array_equal(narrow.astype(np.float64), value, equal_nan=True) else value
+
+
+def _key(name: str) -> str:
+    """An array's name inside an npz, which is a file's name there."""
+    return name.replace("/", "_").replace("\\", "_")

@@ -1,0 +1,129 @@
+"""Everything that is computed for one norm site."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from layerrope.inspector.angles import (
+    Angles,
+    Outliers,
+    angles,
+    outliers,
+    rank1_share,
+    shared_direction,
+    unit_rows,
+)
+from layerrope.inspector.depth_law import Law, PowerLaw, fit_laws, power_law
+from layerrope.inspector.gain_fit import GainFit, fit_gains
+from layerrope.inspector.mds import Null, Picture, picture, rank1_null
+from layerrope.inspector.table import Matrix, Row, Site
+from layerrope.norm_sites import STREAM_ROLES
+
+#: Fewer usable layers than this and nothing is fitted.
+FEWEST = 3
+
+
+@dataclass(frozen=True)
+class View:
+    """One selection of a site's layers: all of them, or all but the first."""
+
+    layers: tuple[int, ...]
+    laws: dict[str, Law]
+    """best AICc first"""
+    power: PowerLaw
+    angles: Angles
+    """pairs by layer number"""
+    rank1: float
+    """share of the squared norm on the best rank-1 direction"""
+    rank1_unit: float
+    """the same with every row at length one"""
+    largest_angle_abs: float
+    """largest angle between the layers' |g|, degrees: the sign of a gain is arbitrary"""
+    rank1_abs: float
+    picture: Picture
+    fit: GainFit
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """What one site's gains say about depth."""
+
+    site: Site
+    d: int
+    left_out: tuple[int, ...]
+    """layers that enter no fit: broken, all zeros, or of another width"""
+    whole: View | None
+    """None with fewer than `FEWEST` usable layers, or where every gain is one"""
+    later: View | None
+    """without layer 0; None where there is none, or too few remain"""
+    outliers: Outliers | None
+    null: Null | None
+    """the sweep of the picture for a table that does not turn"""
+
+
+def layer_statistics(row: Row) -> dict[str, Any]:
+    """RMS, mean and the rest of one vector; NaN where the vector is broken."""
+    g = row.values
+    finite = bool(np.isfinite(g).all()) and g.size > 0
+    rms = float(np.sqrt(np.mean(g**2))) if finite else float("nan")
+    return {
+        "d": g.size,
+        "rms": rms,
+        "mean": float(g.mean()) if finite else float("nan"),
+        "mean_abs": float(np.abs(g).mean()) if finite else float("nan"),
+        "l2": float(np.linalg.norm(g)) if finite else float("nan"),
+        "min": float(g.min()) if finite else float("nan"),
+        "max": float(g.max()) if finite else float("nan"),
+        "std_over_rms": float(g.std() / rms) if finite and rms > 0 else float("nan"),
+        "negative": int(np.sum(g < 0)),
+        "zero": int(np.sum(g == 0)),
+    }
+
+
+def report_site(site: Site, base: float = 100.0, shuffles: int = 20, seed: int = 0) -> SiteReport:
+    """Measure one site.
+
+    Args:
+        site: its gains, layer by layer.
+        base: of LayerRoPE's spectrum.
+        shuffles: shuffled tables in the rotation's null.
+        seed: of every random draw.
+    """
+    rows, layers = site.matrix, site.layers
+    used = set(layers.tolist())
+    left_out = tuple(row.layer for row in site.rows if row.layer not in used)
+    d = rows.shape[1] if rows.ndim == 2 else 0
+    if len(rows) < FEWEST or d < 2 or site.untrained:
+        return SiteReport(site, d, left_out, None, None, None, None)
+    rotation = site.role in STREAM_ROLES or site.role.startswith("unknown")
+    whole = _view(rows, layers, base, shuffles, seed, rotation)
+    later = layers > 0
+    without = _view(rows[later], layers[later], base, 0, seed, False) if FEWEST <= later.sum() < len(rows) else None
+    shared = shared_direction(rows)
+    return SiteReport(site, d, left_out, whole, without, outliers(rows, shared), rank1_null(rows, shared, seed=seed))
+
+
+def _view(rows: Matrix, layers: Any, base: float, shuffles: int, seed: int, rotation: bool) -> View:
+    depth = layers.astype(np.float64)
+    rms = np.sqrt(np.mean(rows**2, axis=1))
+    size = np.abs(rows)
+    return View(
+        layers=tuple(layers.tolist()),
+        laws=fit_laws(depth, rms),
+        power=power_law(depth, rms, seed=seed),
+        angles=_by_layer(angles(rows), layers),
+        rank1=rank1_share(rows),
+        rank1_unit=rank1_share(unit_rows(rows)),
+        largest_angle_abs=angles(size).largest,
+        rank1_abs=rank1_share(size),
+        picture=picture(rows),
+        fit=fit_gains(rows, layers, base, shuffles, seed, rotation),
+    )
+
+
+def _by_layer(turn: Angles, layers: Any) -> Angles:
+    a, b = turn.largest_pair
+    return Angles(**{**turn.__dict__, "largest_pair": (int(layers[a]), int(layers[b]))})

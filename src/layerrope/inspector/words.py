@@ -1,0 +1,165 @@
+"""The verdict in plain words. Every number in it comes from the measurements; nothing is written by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from layerrope.inspector.depth_law import Law
+from layerrope.inspector.gain_fit import GainFit
+from layerrope.inspector.site import SiteReport, View
+from layerrope.norm_sites import STREAM_ROLES, role_words
+
+#: A difference of AICc below this says nothing (Burnham and Anderson 2002, section 2.6).
+TELLING = 2.0
+
+
+def site_verdict(report: SiteReport) -> str:
+    """Two or three sentences on one site."""
+    if report.site.untrained:
+        return f"{_capital(report.site.words)}: every gain is exactly one, so it is probably untrained."
+    if report.whole is None:
+        usable = len(report.site.rows) - len(report.left_out)
+        return f"{_capital(report.site.words)}: {usable} usable layers are too few to say anything about depth."
+    return " ".join([growth(report), direction(report), turning(report.whole.fit), *_cautions(report)])
+
+
+def model_verdict(reports: Sequence[SiteReport]) -> str:
+    """Two or three sentences on a whole model, from the sites of the stream."""
+    told = [r for r in reports if r.whole is not None]
+    stream = [r for r in told if r.site.role in STREAM_ROLES] or told
+    if not stream and any(r.site.untrained for r in reports):
+        return "Every gain is exactly one: the norms are probably untrained and say nothing about depth."
+    if not stream:
+        return "No site has enough usable layers to say anything about depth."
+    cautions = sorted({w for r in reports for w in r.site.warnings})
+    raw = ["the architecture is unknown, so values are raw"] if any(r.site.convention == "raw" for r in stream) else []
+    words = [_all_growth(stream), _all_direction(stream), _all_turning(stream)]
+    return " ".join([*words, *([f"Caution: {'; '.join(raw + cautions)}."] if raw or cautions else [])])
+
+
+def growth(report: SiteReport) -> str:
+    """How the size changes with depth, and how sure that is."""
+    assert report.whole is not None
+    power = report.whole.power
+    within = _interval(power.beta_interval)
+    fits = "" if math.isnan(power.r2) else f"R² {power.r2:.2f}"
+    trend = f"{_trend(report.whole)}, about as (l+1)^{power.beta:.2f} ({within}{fits})"
+    if _trend(report.whole) == "show no clear trend with depth":
+        trend = f"show no clear trend with depth (exponent {power.beta:.2f}, {within.rstrip(', ')})"
+    without = f"; without layer 0 the exponent is {report.later.power.beta:.2f}" if report.later else ""
+    return f"{_capital(report.site.words)} gains {trend}{without}. {_best_law(report.whole.laws)}"
+
+
+def _trend(view: View) -> str:
+    interval = view.power.beta_interval
+    low, high = interval or (view.power.beta, view.power.beta)
+    if low <= 0 <= high:
+        return "show no clear trend with depth"
+    return "grow with depth" if view.power.beta > 0 else "shrink with depth"
+
+
+def _interval(interval: tuple[float, float] | None) -> str:
+    return f"95% interval {interval[0]:.2f} to {interval[1]:.2f}, " if interval else "too few layers for an interval, "
+
+
+def _best_law(laws: dict[str, Law]) -> str:
+    best, second, *_ = laws.values()
+    if best.aicc is None or second.aicc is None:
+        return "There are too few layers to tell one law from another."
+    lead = second.aicc - best.aicc
+    if lead < TELLING:
+        return f"A {best.name} law and a {second.name} one fit equally well (AICc within {TELLING:.0f})."
+    return f"Of four laws the {best.name} one fits best (AICc {lead:.1f} below the {second.name} one)."
+
+
+def direction(report: SiteReport) -> str:
+    """How far the vectors really turn."""
+    whole, later = report.whole, report.later
+    assert whole is not None
+    a, b = whole.angles.largest_pair
+    words = f"One shared direction holds {whole.rank1:.1%} of the squared gains; the largest true angle between"
+    words += f" layers is {whole.angles.largest:.1f}° (layers {a} and {b})"
+    return words + (f", {later.angles.largest:.1f}° without layer 0." if later else ".")
+
+
+def turning(fit: GainFit) -> str:
+    """What LayerRoPE's form explains, and whether its rotation does any of it."""
+    size = f"A shared vector that only grows misses {fit.magnitude:.1%} of the table"
+    if fit.rotation_gain is None or fit.p_value is None:
+        return f"{size}; the rotation was not tried."
+    n = len(fit.null)
+    removes = f"LayerRoPE's rotation removes {share(fit.rotation_gain)} of what is then left"
+    if fit.identifiable:
+        return f"{size}; {removes}, more than any of {n} tables with shuffled channels."
+    if fit.p_value <= 0.05:
+        return f"{size}; {removes}, more than shuffled channels, but at the edge of the search: not identifiable."
+    reach = share(max(fit.null))
+    return f"{size}; {removes}, shuffled channels up to {reach} (p = {fit.p_value:.2f}): not identifiable."
+
+
+def share(value: float) -> str:
+    """A share as a percentage with two significant digits, however small."""
+    return f"{100 * value:.2g}%" if value >= 1e-6 else "<0.0001%"
+
+
+def _cautions(report: SiteReport) -> list[str]:
+    words = [f"Caution: {w}." for w in report.site.warnings]
+    if report.left_out:
+        words.append(f"Layers left out of the fits: {', '.join(map(str, report.left_out))}.")
+    if report.site.convention == "raw":
+        words.append("Values are raw: whether the norm multiplies by w or by 1 + w is not known.")
+    return words
+
+
+def _all_growth(reports: Sequence[SiteReport]) -> str:
+    groups: dict[str, list[SiteReport]] = {}
+    for report in reports:
+        assert report.whole is not None
+        groups.setdefault(_trend(report.whole), []).append(report)
+    parts = []
+    for trend, members in groups.items():
+        exponents = _joined([f"{r.whole.power.beta:.2f}" for r in members if r.whole])
+        noun = "exponents" if len(members) > 1 else "exponent"
+        parts.append(f"the gains of {_joined([_name(r) for r in members])} {trend} ({noun} {exponents})")
+    return f"Over {_depths(reports)} layers {_joined(parts)}."
+
+
+def _all_direction(reports: Sequence[SiteReport]) -> str:
+    views = [r.later or r.whole for r in reports]
+    shares = sorted(v.rank1 for v in views if v)
+    angle = max(v.angles.largest for v in views if v)
+    low, high = f"{shares[0]:.1%}", f"{shares[-1]:.1%}"
+    span = low if low == high else f"{low} to {high}"
+    held = "Their direction hardly turns" if angle < 45 and shares[0] > 0.9 else "Their direction changes with depth"
+    where = " after layer 0" if any(r.later for r in reports) else ""
+    shared = f"one shared vector holds {span} of the squared gains"
+    return f"{held}{where}: {shared} and no two layers are more than {angle:.1f}° apart."
+
+
+def _all_turning(reports: Sequence[SiteReport]) -> str:
+    tried = [r for r in reports if r.whole and r.whole.fit.p_value is not None]
+    if not tried:
+        return "LayerRoPE's rotation was not tried."
+    real = [_name(r) for r in tried if r.whole and r.whole.fit.identifiable]
+    if not real:
+        return "LayerRoPE's rotation explains no more than it does for shuffled channels at any of them."
+    rest = " and no more than shuffled channels elsewhere" if len(real) < len(tried) else ""
+    return f"LayerRoPE's rotation explains more than every shuffle at {_joined(real)}{rest}."
+
+
+def _depths(reports: Sequence[SiteReport]) -> str:
+    counts = sorted({len(r.site.rows) for r in reports})
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
+def _name(report: SiteReport) -> str:
+    return role_words(report.site.role).replace("read shared by", "the read shared by")
+
+
+def _joined(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
