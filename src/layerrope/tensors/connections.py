@@ -17,12 +17,13 @@ import ssl
 import threading
 import urllib.request
 import weakref
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from http.client import HTTPConnection, HTTPMessage, HTTPResponse
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from layerrope.errors import InputError
 from layerrope.tensors.blobs import printable
@@ -171,7 +172,7 @@ class Connections:
             return make(origin.host, origin.port, timeout=self.timeout)
         connection = make(proxy.host, proxy.port, timeout=self.timeout)
         if origin.scheme == "https":
-            connection.set_tunnel(origin.host, origin.port)
+            connection.set_tunnel(origin.host, origin.port, proxy.headers)
         return connection
 
     def _https(self, host: str, port: int, timeout: float) -> HTTPConnection:
@@ -255,12 +256,30 @@ def _transport_error(error: Exception, origin: Origin) -> TransportError:
     return TransportError(f"the connection to {where} failed ({printable(error, 120)})", retry)
 
 
-def _proxy(origin: Origin) -> Origin | None:
-    """The proxy that the system sets for this origin, by its usual means (urllib's)."""
+class _Proxy(NamedTuple):
+    host: str
+    port: int
+    headers: dict[str, str]
+
+
+def _proxy(origin: Origin) -> _Proxy | None:
+    """The proxy that the system sets for this origin, by its usual means (urllib's). Raises InputError."""
     address = urllib.request.getproxies().get(origin.scheme)
     if not address or urllib.request.proxy_bypass(origin.host):
         return None
-    return origin_of(address if "://" in address else f"http://{address}")
+    try:
+        parts = urlsplit(address if "://" in address else f"http://{address}")
+        host, port = parts.hostname, parts.port or 80
+    except ValueError:
+        parts, host, port = urlsplit(""), None, 0
+    if parts.scheme != "http" or not host:
+        raise InputError(
+            "the system's proxy address is not http://HOST:PORT, the one kind that is used here: set it anew"
+        )
+    if parts.username is None:
+        return _Proxy(host, port, {})
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return _Proxy(host, port, {"Proxy-Authorization": f"Basic {b64encode(login.encode()).decode()}"})
 
 
 def _target(connection: HTTPConnection, url: str) -> str:

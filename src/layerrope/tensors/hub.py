@@ -50,9 +50,10 @@ def parse_id(text: str, revision: str | None = None) -> HubId | None:
 
 def parse_page(url: str, endpoint: str, revision: str | None = None) -> HubId | None:
     """The model that a page or file address of the Hub at `endpoint` belongs to, None for any other address."""
-    if origin_of(url) != origin_of(endpoint) or "?" in url:
+    address = urlsplit(url)
+    if origin_of(url) != origin_of(endpoint) or address.query not in ("", "download=true"):
         return None
-    parts = unquote(urlsplit(url).path).strip("/").split("/")
+    parts = unquote(address.path).strip("/").split("/")
     if len(parts) < 2 or parts[0] in _NOT_MODELS:
         return None
     repo, verb, rest = "/".join(parts[:2]), parts[2:3], parts[3:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
 _STEP = re.compile(r"step-(\d+)")
+CHECKPOINTS = "checkpoints"
 
 
 def find_model(place: Place) -> Found:
@@ -45,7 +47,7 @@ def _find_unlisted(place: Place) -> Found:
     if index is not None:
         return read_index(place, INDEX)
     if single is None:
-        raise InputError(f"{place.label} has neither {INDEX} nor {SINGLE}: give the address of the file itself")
+        raise place.absence(SINGLE, f"and no {INDEX} either; the address of a file itself would do")
     return read_one(single)
 
 
@@ -76,20 +78,33 @@ def _nothing(label: str, names: Sequence[str]) -> InputError:
 
 def steps(folder: Path) -> list[Path]:
     """The checkpoints step-N in `folder`, newest first; [] where there are none."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         return []
-    found = [(int(m[1]), path) for path in folder.iterdir() if (m := _STEP.fullmatch(path.name))]
-    return [path for _, path in sorted(found, reverse=True)]
+    found = [(int(m[1]), name) for name in Folder(folder).listing() if (m := _STEP.fullmatch(name))]
+    return [folder / name for _, name in sorted(found, reverse=True)]
 
 
-def find_run(run: Path) -> tuple[Path, Found]:
-    """The newest checkpoint of a training run that can be read, and its tensors.
+def run_of(path: Path) -> tuple[Path, list[Path]] | None:
+    """The training run that `path` belongs to and the checkpoints meant, newest first; None where it is none.
+
+    `path` may be the run's folder, its checkpoints/, or one step-N in there.
+    """
+    path = path.absolute()
+    if _STEP.fullmatch(path.name) and path.parent.name == CHECKPOINTS:
+        return path.parents[1], [path]
+    run = path.parent if path.name == CHECKPOINTS else path
+    found = steps(run / CHECKPOINTS)
+    return (run, found) if found else None
+
+
+def find_step(run: Path, candidates: Sequence[Path]) -> tuple[Path, Found]:
+    """The first of a run's checkpoints that can be read, and its tensors.
 
     A step that cannot be read (a save was cut short, or the folder is empty) is named in the notes and the one
     before is taken. Raises InputError where no step can be read.
     """
     notes: list[str] = []
-    for step in steps(run / "checkpoints"):
+    for step in candidates:
         try:
             found = find_model(Folder(step))
         except InputError as error:

@@ -14,7 +14,7 @@ from layerrope.tensors.connections import origin_of
 from layerrope.tensors.entries import Spent
 from layerrope.tensors.http import Client, shown_url
 from layerrope.tensors.hub import HubId, HubRepo, cached_folder, parse_id, parse_page
-from layerrope.tensors.layout import find_model, find_run, steps
+from layerrope.tensors.layout import find_model, find_step, run_of
 from layerrope.tensors.places import Folder, Place
 from layerrope.tensors.ranges import RemoteFile
 from layerrope.tensors.shards import (
@@ -43,17 +43,20 @@ def open_source(
     """Open `source` and read its headers; tensors are read when asked for.
 
     `source`: a folder or file (safetensors, single or with an index; GGUF, single or split), a training run of
-    this package (its newest checkpoint that can be read), a Hub id `org/name[@revision]` or one file of it
-    `org/name/FILE[@revision]`, or an http(s) address of a file or of a folder. What exists on disk wins.
+    this package (its newest checkpoint that can be read, or the step-N named), a Hub id `org/name[@revision]` or
+    one file of it `org/name/FILE[@revision]`, or an http(s) address of a file or of a folder. What exists on disk
+    wins.
 
     `token` goes to the Hub's (or the address's) own host only; without one, the token that `hf auth login` saved
     is used for the Hub. `endpoint` is the Hub's address, `cache_dir` its cache; `timeout` is in seconds, for the
     server to answer or go on sending. Raises InputError for everything that cannot be read.
     """
     text = os.fspath(source)
-    if text.startswith(("http://", "https://")):
+    if text.lower().startswith(("http://", "https://")):
         return _Remote(token, endpoint, cache_dir, timeout).open_url(tidy_url(text), revision)
     if _exists(text):
+        if revision is not None:
+            raise InputError(f"{printable(text)} is on this disk, so it has no revision {printable(revision)!r}")
         return _open_path(Path(text))
     hub_id = parse_id(text, revision) if isinstance(source, str) else None
     if hub_id is None or _looks_local(hub_id):
@@ -74,17 +77,18 @@ def _looks_local(hub_id: HubId) -> bool:
 
 
 def _open_path(path: Path) -> TensorSource:
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return _open_file(path)
-    if steps(path / "checkpoints"):
-        return _open_run(path)
+    if run := run_of(path):
+        return _open_run(path, *run)
     folder = Folder(path)
     return _together(str(path), lambda: find_model(folder), folder)
 
 
-def _open_run(run: Path) -> TensorSource:
-    step, found = find_run(run)
-    return TensorSource(f"{run}@{step.name}", "run", found.entries, read_config(Folder(run)), notes=found.notes)
+def _open_run(path: Path, run: Path, candidates: list[Path]) -> TensorSource:
+    step, found = find_step(run, candidates)
+    label = str(path) if path.name == step.name else f"{path}@{step.name}"
+    return TensorSource(label, "run", found.entries, read_config(Folder(run)), notes=found.notes)
 
 
 def _open_file(path: Path) -> TensorSource:

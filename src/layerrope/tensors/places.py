@@ -27,6 +27,10 @@ class Place(ABC):
     def open(self, name: str) -> Blob | None:
         """The file called `name` (a safe relative name), None where there is none."""
 
+    def absence(self, name: str, why: str) -> InputError:
+        """What to say when `open` found no `name`; `why` tells what it was wanted for."""
+        return InputError(f"{self.label} lacks {printable(name)}, {why}: fetch that file too")
+
 
 def safe_name(name: object, where: str) -> str:
     """`name` when it is a relative path that stays below its folder, on every operating system.
@@ -75,7 +79,7 @@ class Folder(Place):
         return LocalFile(path)
 
     def _roots(self) -> list[Path]:
-        """The folder, and the blobs of models--A--B/snapshots/COMMIT/ when that is where it is."""
-        snapshots = self.path.absolute().parent
-        is_cache = snapshots.name == "snapshots" and snapshots.parent.name.startswith("models--")
-        return [self.path, snapshots.parent / "blobs"] if is_cache else [self.path]
+        """The folder, and the blobs of models--A--B/snapshots/COMMIT/... when that is where it is."""
+        above = Path(os.path.realpath(self.path)).parents
+        caches = [p.parent for p in above if p.name == "snapshots" and p.parent.name.startswith("models--")]
+        return [self.path, *(cache / "blobs" for cache in caches)]

@@ -80,7 +80,7 @@ def open_files(place: Place, names: Sequence[str], why: str) -> list[Blob]:
     blobs = in_parallel([(place.open, (name,)) for name in names], WORKERS)
     for name, blob in zip(names, blobs, strict=True):
         if blob is None:
-            raise InputError(f"{place.label} lacks {printable(name)}, {why}: fetch that file too")
+            raise place.absence(name, why)
     return blobs
 
 

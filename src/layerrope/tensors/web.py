@@ -27,6 +27,7 @@ class WebFolder(Place):
 
     def __init__(self, client: Client, base: str) -> None:
         self.client, self.base, self.label = client, base, shown_url(base)
+        self._said: dict[str, HttpError] = {}
 
     def listing(self) -> None:
         return None
@@ -36,9 +37,13 @@ class WebFolder(Place):
         try:
             return RemoteFile(self.client, self.base + quote(name))
         except HttpError as error:
-            if error.absent:
-                return None
-            raise
+            if not error.absent:
+                raise
+            self._said[name] = error
+            return None
+
+    def absence(self, name: str, why: str) -> InputError:
+        return InputError(f"{self._said[name]} ({why})") if name in self._said else super().absence(name, why)
 
 
 def web_folder(client: Client, url: str) -> tuple[WebFolder, str]:
