@@ -292,7 +292,8 @@ REFUSALS: dict[str, tuple[Callable[[Request], Reply], str]] = {
     "gated": (lambda r: Reply(403, headers={"X-Error-Code": "GatedRepo"}), "gated: accept its terms at"),
     "forbidden": (lambda r: Reply(403), "access is forbidden"),
     "missing": (missing, "no such file: check the name"),
-    "throttled": (lambda r: Reply(429, headers={"Retry-After": "3600"}), "wait 3600 s"),
+    "throttled": (lambda r: Reply(429, headers={"Retry-After": "3600"}), "too many requests (429); wait 3600 s"),
+    "busy": (lambda r: Reply(503, headers={"Retry-After": "900"}), "not available now (503); wait 900 s"),
     "down": (lambda r: Reply(503), "failed 3 times"),
     "proxy login": (lambda r: Reply(200, LOGIN, {"Content-Type": "text/html"}), "a proxy or login page answered"),
     "teapot": (lambda r: Reply(418), "the server answered 418"),
@@ -303,8 +304,9 @@ REFUSALS: dict[str, tuple[Callable[[Request], Reply], str]] = {
 def test_each_refusal_has_its_own_next_step(server: Loopback, kind: str) -> None:
     behave, message = REFUSALS[kind]
     url = server.put(PATH, b"", behave)
-    with pytest.raises(HttpError, match=message) as caught:
+    with pytest.raises(HttpError) as caught:
         Client(sleep=lambda _: None).get(url, (0, 100))
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     others = [text for name, (_, text) in REFUSALS.items() if name != kind]
     assert not any(text in str(caught.value) for text in others)

@@ -62,14 +62,6 @@ def test_the_librarys_own_files_are_read(tmp_path: Path) -> None:
     assert source.notes == []
 
 
-def test_bits_are_the_stored_patterns() -> None:
-    source = source_of(safetensors_bytes({"b": ("BF16", (2,), bfloat16(np.float32([1, -2]))), "i": np.arange(3)}))
-    assert source.bits("b") is not None
-    assert source.bits("b").tolist() == [0x3F80, 0xC000]  # type: ignore[union-attr]
-    assert source.bits("i") is None
-    assert source.bits("absent") is None
-
-
 ODDITIES = {
     "other order than the data": file({"b": row(offsets=[16, 32]), "a": row(offsets=[0, 16])}, 32),
     "padded with spaces": file(json.dumps({"a": row()}).encode() + b" " * 77),

@@ -121,12 +121,11 @@ DECODERS: Mapping[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = Mapping
 )
 
 
-def bit_patterns(raw: bytes, dtype: str, shape: tuple[int, ...], order: Literal["<", ">"]) -> np.ndarray:
-    """The unsigned integers stored in `raw` (byte order `order`, "<" or ">"), native order, shape `shape`."""
-    code, _ = DECODERS[dtype]
-    return np.frombuffer(raw, dtype=np.dtype(code).newbyteorder(order)).astype(code).reshape(shape)
-
-
 def decode(raw: bytes, dtype: str, shape: tuple[int, ...], order: Literal["<", ">"] = "<") -> np.ndarray:
-    """`raw` as float32 (float64 for F64), exact, writable, shape `shape`. `dtype` is a key of DECODERS."""
-    return DECODERS[dtype][1](bit_patterns(raw, dtype, shape, order))
+    """`raw` as float32 (float64 for F64), exact, writable, shape `shape`.
+
+    `dtype` is a key of DECODERS; `order` is the byte order of `raw`, little-endian or big-endian.
+    """
+    code, values = DECODERS[dtype]
+    bits = np.frombuffer(raw, dtype=np.dtype(code).newbyteorder(order)).astype(code)
+    return values(bits).reshape(shape)

@@ -151,10 +151,11 @@ class Client:
             refused = "the token was refused: check it (hf auth whoami)"
             asked = "private or no such name: check the name, or give a token (hf auth login, or token=...)"
             return HttpError(f"{where}: {refused if sent else asked}", status)
-        if status == 429:
-            wait = _retry_after(answer)
-            told = f"wait {wait:.0f} s" if wait is not None else "wait some minutes"
-            return HttpError(f"{where}: too many requests (429); {told} and run the command again", status)
+        wait = _retry_after(answer)
+        if status == 429 or (status == 503 and wait is not None):
+            meaning = "too many requests" if status == 429 else "not available now"
+            told = "some minutes" if wait is None else f"{wait:.0f} s, as the server asks,"
+            return HttpError(f"{where}: {meaning} ({status}); wait {told} and run the command again", status)
         if status in _AGAIN:
             return HttpError(
                 f"{where}: the server failed {ATTEMPTS} times ({status}); it may be down, so try again later", status

@@ -14,7 +14,7 @@ import numpy as np
 from layerrope.errors import InputError
 from layerrope.tensors.blobs import JOIN_GAP, printable
 from layerrope.tensors.entries import Entry, Spent, TensorInfo
-from layerrope.tensors.floats import BITS, DECODERS, TYPE_NAMES, bit_patterns, decode
+from layerrope.tensors.floats import BITS, DECODERS, TYPE_NAMES, decode
 
 #: Requests made side by side to one server.
 WORKERS = 16
@@ -41,7 +41,6 @@ class TensorSource:
         self.spent = spent or Spent()
         self.notes: list[str] = [*notes, *_undecodable(self.names.values())]
         self._entries = dict(entries)
-        self._raw: dict[str, bytes] = {}
 
     def read(self, names: Iterable[str], limit: int = READ_LIMIT) -> dict[str, np.ndarray]:
         """The tensors called `names`: float32, exact (F64 stays float64), shaped as `self.names` says.
@@ -59,16 +58,7 @@ class TensorSource:
                 f"{printable(biggest.name)}; at most {limit} are read, so ask for fewer"
             )
         raw = fetch(entries)
-        self._raw |= {name: data for name, data in raw.items() if len(data) <= 1 << 20}
         return {e.info.name: decode(raw[e.info.name], e.info.dtype, e.info.shape, e.order) for e in entries}
-
-    def bits(self, name: str) -> np.ndarray | None:
-        """The stored bit patterns of `name` as uint8/16/32/64, or None where its dtype has no float of its own."""
-        if name not in self.names or self.names[name].dtype not in DECODERS:
-            return None
-        entry = self._entries[name]
-        raw = self._raw[name] if name in self._raw else fetch([entry])[name]
-        return bit_patterns(raw, entry.info.dtype, entry.info.shape, entry.order)
 
     def _readable(self, name: str) -> Entry:
         if name not in self._entries:
