@@ -26,6 +26,16 @@ Start: TypeAlias = float | Literal["damped"] | tuple[float | Literal["damped"], 
 """A starting value: one number for every site, or (read, write). "damped" is -ln(2L)/2, the gain 1/sqrt(2L)."""
 
 
+STORED_NAMES = {
+    "gamma": "shared",
+    "alpha": "offset",
+    "beta": "slope",
+    "alpha_rot": "angle_offset",
+    "beta_rot": "angle_slope",
+}
+"""LayerRoPE's parameters -> their names in exported folders: some loaders rename whatever has gamma or beta in it."""
+
+
 # ----------------------------------------------------------------------------------------------- pure functions
 def rope_spectrum(d: int, base: float, like: Tensor) -> Tensor:
     """base^(-2j/d) for j = 0 .. d/2 - 1, shape (d/2,), in `like`'s dtype. Raises InputError for odd `d`."""

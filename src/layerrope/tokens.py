@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from layerrope.errors import InputError, reason
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as HubTokenizer
 
+T = TypeVar("T")
 EOT = "<|endoftext|>"
 EOT_NAMES = (EOT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
 """Names under which published tokenizers keep their end-of-text entry, in the order they are looked for."""
@@ -48,6 +49,8 @@ class Tokenizer(Protocol):
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]: ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
+
+    def to_json(self) -> str: ...
 
 
 class Bytes:
@@ -92,7 +95,8 @@ class Subwords:
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         cut = [pieces(text) for text in texts]
-        ids = itertools.chain.from_iterable(map(self._ids, in_batches(itertools.chain.from_iterable(cut))))
+        batches = in_batches(itertools.chain.from_iterable(cut), len)
+        ids = itertools.chain.from_iterable(map(self._ids, batches))
         return [np.concatenate(list(itertools.islice(ids, len(parts)))) for parts in cut]
 
     def _ids(self, texts: list[str]) -> list[np.ndarray]:
@@ -128,13 +132,13 @@ def pieces(text: str, size: int = PIECE) -> list[str]:
     return [text[a:b] for a, b in itertools.pairwise([*cuts, len(text)])]
 
 
-def in_batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Runs of texts of about BATCH_CHARS characters (the library needs some 100 bytes a token while it encodes)."""
-    batch: list[str] = []
+def in_batches(items: Iterable[T], chars: Callable[[T], int]) -> Iterator[list[T]]:
+    """Runs of items of about BATCH_CHARS characters (the library needs some 100 bytes a token while it encodes)."""
+    batch: list[T] = []
     size = 0
-    for text in texts:
-        batch.append(text)
-        size += len(text)
+    for item in items:
+        batch.append(item)
+        size += chars(item)
         if size >= BATCH_CHARS:
             yield batch
             batch, size = [], 0
