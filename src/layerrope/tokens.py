@@ -70,6 +70,22 @@ class Bytes:
     def decode(self, ids: Sequence[int]) -> str:
         return with_ends(ids, self.eot, lambda run: bytes(run).decode(errors="replace"))
 
+    def to_json(self) -> str:
+        """The same tokenizer as the text of a tokenizer.json: a BPE of the 256 bytes without merges."""
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+        tokenizer = Tokenizer(models.BPE({_byte_character(b): b for b in range(256)}, []))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        tokenizer.add_special_tokens([EOT])
+        return tokenizer.to_str()
+
+
+def _byte_character(b: int) -> str:
+    """The printable character by which byte-level tokenizers write byte `b` (GPT-2's alphabet)."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    return chr(b) if b in printable else chr(256 + sum(1 for other in range(b) if other not in printable))
+
 
 class Subwords:
     """A `tokenizers` tokenizer used for its vocabulary alone.
@@ -110,6 +126,15 @@ class Subwords:
         if not self._own_end:
             return self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return with_ends(ids, self.eot, lambda run: self._tokenizer.decode(run, skip_special_tokens=False))
+
+    def to_json(self) -> str:
+        """The text of a tokenizer.json; an end-of-text entry that the file lacks is added to it."""
+        from tokenizers import Tokenizer
+
+        made = Tokenizer.from_str(self._tokenizer.to_str())
+        if self._own_end:
+            made.add_special_tokens([EOT])
+        return made.to_str()
 
 
 def with_ends(ids: Sequence[int], eot: int, decode: Callable[[list[int]], str]) -> str:
