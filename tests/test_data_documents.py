@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from layerrope import text_files
 from layerrope.data import DataConfig, load_data
-from layerrope.documents import Document, Side, SplitRule, cut_tail, plan_split
+from layerrope.documents import Document, Side, cut_tail, plan_split
 from layerrope.errors import InputError
 from layerrope.text_files import open_files, read_txt
 
@@ -206,8 +206,8 @@ def test_the_source_hash_follows_content_and_names(tmp_path: Path) -> None:
 def sides(source: Listed, fraction: float = 0.2) -> dict[str, list[str]]:
     rule = plan_split(source, fraction)
     found: dict[str, list[str]] = {"train": [], "val": []}
-    for document in rule.apply(source.documents(None)):
-        found[str(document.side)].append(document.text)
+    for side, text in rule.apply(source.documents(None), None):
+        found[side].append(text)
     return found
 
 
@@ -262,6 +262,8 @@ def test_a_tail_is_a_cut(text: str, fraction: float) -> None:
 
 
 def test_a_source_that_splits_itself_is_left_alone() -> None:
-    rule = SplitRule("source", 0.1)
-    rows = [Document("a", None, "val"), Document("b", None, "train")]
-    assert list(rule.apply(iter(rows))) == rows
+    source = Listed((None, "a"), (None, "b"))
+    source.sides = ("val", "train")
+    rule = plan_split(source, 0.1)
+    assert (rule.by, source.read) == ("source", 0)
+    assert list(rule.apply(source.documents("val"), "val")) == [("val", "a"), ("val", "b")]

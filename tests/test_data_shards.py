@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerrope import cache as caching
-from layerrope import prepare, shards
+from layerrope import shards, tokens
 from layerrope.cache import cache_folder, locked, sweep
 from layerrope.data import DataConfig, load_data
 from layerrope.errors import InputError
@@ -163,12 +163,15 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failure_while_encoding_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tokenizer", ["bytes", "bpe:300"])
+def test_a_failure_while_reading_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: str
+) -> None:
     text = tmp_path / "a.jsonl"
     text.write_text('{"text": "good"}\n' * 50 + "bad\n")
-    monkeypatch.setattr(prepare, "BATCH_CHARS", 10)
+    monkeypatch.setattr(tokens, "BATCH_CHARS", 10)
     with pytest.raises(InputError, match=r"a\.jsonl:51 is not a line of JSON"):
-        load_data(DataConfig(source=str(text), seq_len=2), tmp_path / "cache")
+        load_data(DataConfig(source=str(text), tokenizer=tokenizer, seq_len=2), tmp_path / "cache")
     assert not [p for p in (tmp_path / "cache").rglob("*") if p.is_file() and p.suffix != ".lock"]
 
 

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Side = Literal["train", "val"]
+SIDES: tuple[Side, Side] = ("train", "val")
 RANGE = 1 << 64
 
 
 @dataclass(frozen=True)
 class Document:
-    """One text. `work` groups documents that belong together; `side` is set where the source splits itself."""
+    """One text. `work` groups documents that belong together."""
 
     text: str
     work: str | None = None
-    side: Side | None = None
 
 
 class Source(Protocol):
     """Text in a fixed order.
 
     `sha256` names the content. `sides` is ("val", "train") where the source has a validation split of its own,
-    whose documents then carry their side, and (None,) where it is one stream still to be split.
+    and (None,) where it is one stream still to be split; `documents` takes one of them.
     """
 
     @property
@@ -54,21 +54,18 @@ class SplitRule:
     """
 
     by: Literal["source", "work", "document", "tail"]
-    fraction: float
+    fraction: float = 0.0
     threshold: int = 0
 
-    def apply(self, documents: Iterator[Document]) -> Iterator[Document]:
-        """The same documents with `side` set."""
+    def apply(self, documents: Iterator[Document], side: Side | None) -> Iterator[tuple[Side, str]]:
+        """Side and text of `documents`, which are those of `side` where the source splits itself."""
         for document in documents:
-            if self.by == "source":
-                yield document
+            if side is not None:
+                yield side, document.text
             elif self.by == "tail":
-                head, tail = cut_tail(document.text, self.fraction)
-                yield replace(document, text=head, side="train")
-                yield replace(document, text=tail, side="val")
+                yield from zip(SIDES, cut_tail(document.text, self.fraction), strict=True)
             else:
-                below = place(KEYS[self.by](document)) < self.threshold
-                yield replace(document, side="val" if below else "train")
+                yield SIDES[place(KEYS[self.by](document)) < self.threshold], document.text
 
 
 def place(key: str) -> int:
@@ -84,7 +81,7 @@ def plan_split(source: Source, fraction: float) -> SplitRule:
     training. Reads the source only until both sides are seen.
     """
     if source.sides != (None,):
-        return SplitRule("source", fraction)
+        return SplitRule("source")
     for by in ("work", "document"):
         threshold = _threshold((place(KEYS[by](document)) for document in source.documents(None)), fraction)
         if threshold is not None:

@@ -59,9 +59,7 @@ class HubRows:
     def documents(self, side: Side | None) -> Iterator[Document]:
         """The rows with text, from the cache as far as it goes and then from the Hub."""
         split = self.val_split if side == "val" and self.val_split else "train"
-        for row in self._rows(split):
-            if row.text and not row.text.isspace():
-                yield Document(row.text, row.work, side)
+        yield from (row for row in self._rows(split) if row.text.strip())
 
     def _rows(self, split: str) -> Iterator[Document]:
         count = 0

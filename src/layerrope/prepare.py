@@ -8,21 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from layerrope.cache import cache_folder, content_key, locked, sweep
-from layerrope.documents import Document, Side, Source, SplitRule, plan_split
+from layerrope.documents import SIDES, Side, Source, SplitRule, plan_split
 from layerrope.errors import InputError
 from layerrope.files import write_atomic
 from layerrope.shards import Shard, ShardWriter, open_shard, shard_exists
 from layerrope.text_files import embedded, open_files
-from layerrope.tokens import BATCH_CHARS, Subwords, Tokenizer, bpe_size, load_file, read_tokenizer, train_bpe
+from layerrope.tokens import Subwords, Tokenizer, bpe_size, in_batches, load_file, read_tokenizer, train_bpe
 
 if TYPE_CHECKING:
     from layerrope.data import DataConfig
 
 Progress = Callable[[str, int], None]
-"""Called as progress(stage, bytes of text so far); the stages are "tokenizer" and "tokens"."""
+"""Called as progress(stage, characters of text so far); the stages are "tokenizer" and "tokens"."""
 
 RECIPE = 1
 """Part of every cache key: raise it when the same source and tokenizer would give other ids."""
@@ -40,23 +38,39 @@ class Prepared:
     split_by: str
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What is to be prepared: the text of `source`, divided by `rule`, within the limits of `config`."""
+
+    config: DataConfig
+    source: Source
+    rule: SplitRule
+    report: Progress
+
+    def key(self, *more: object) -> str:
+        """The cache key of what is made from this text and `more`."""
+        config = self.config
+        limits = (config.max_docs, config.max_tokens, config.max_val_tokens)
+        return content_key(RECIPE, self.source.sha256, vars(self.rule), limits, *more)
+
+
 def prepare(config: DataConfig, cache_dir: str | Path | None, progress: Progress | None = None) -> Prepared:
     """The tokenizer and the two shards of `config`, from the cache or built now.
 
     A second process that wants the same shards waits for the first. Raises InputError for what cannot be read.
     """
-    report = progress or (lambda stage, done: None)
     cache = cache_folder(cache_dir)
     source = open_source(config, cache)
-    rule = plan_split(source, config.val_fraction)
-    tokenizer = tokenizer_for(config, source, rule, cache, report)
-    key = content_key("shards", RECIPE, source.sha256, vars(rule), tokenizer.info.sha256, limits(config))
-    stems = {side: cache / "shards" / f"{key[:32]}-{side}" for side in ("train", "val")}
+    plan = Plan(config, source, plan_split(source, config.val_fraction), progress or (lambda stage, done: None))
+    tokenizer = tokenizer_for(plan, cache)
+    key = plan.key("shards", tokenizer.info.sha256)
+    stem = cache / "shards" / key[:32]
+    stems: dict[Side, Path] = {side: stem.with_name(f"{stem.name}-{side}") for side in SIDES}
     if not all(map(shard_exists, stems.values())):
-        with locked(cache / "shards" / f"{key[:32]}.lock"):
+        with locked(stem.with_suffix(".lock")):
             if not all(map(shard_exists, stems.values())):
-                build(stems, key, config, source, rule, tokenizer, report)
-    return Prepared(tokenizer, open_shard(stems["train"], key), open_shard(stems["val"], key), rule.by)
+                build(plan, tokenizer, stems, key)
+    return Prepared(tokenizer, open_shard(stems["train"], key), open_shard(stems["val"], key), plan.rule.by)
 
 
 def open_source(config: DataConfig, cache: Path) -> Source:
@@ -68,11 +82,6 @@ def open_source(config: DataConfig, cache: Path) -> Source:
 
         return open_hub(config.source, config.text_key, cache)
     return open_files(config.source, config.text_key)
-
-
-def limits(config: DataConfig) -> tuple[int | None, int | None, int | None]:
-    """The limits of `config`, as they enter cache keys."""
-    return config.max_docs, config.max_tokens, config.max_val_tokens
 
 
 @dataclass
@@ -115,98 +124,73 @@ def quota_of(config: DataConfig, unit: int = 1) -> Quota:
     return Quota(config.max_docs, sizes, config.val_fraction)
 
 
-def documents(source: Source, rule: SplitRule, quota: Quota) -> Iterator[Document]:
-    """The documents of `source` with their sides, as far as `quota` wants them."""
-    for side in source.sides:
-        for document in rule.apply(source.documents(side)):
-            if quota.done(side):
+def sided_texts(plan: Plan, quota: Quota) -> Iterator[tuple[Side, str]]:
+    """Side and text of the documents of the source, as far as `quota` wants them."""
+    for part in plan.source.sides:
+        for side, text in plan.rule.apply(plan.source.documents(part), part):
+            if quota.done(part):
                 break
-            assert document.side is not None
-            if document.text and quota.takes(document.side):
-                quota.docs[document.side] += 1
-                yield document
+            if text and quota.takes(side):
+                quota.docs[side] += 1
+                yield side, text
 
 
-def tokenizer_for(config: DataConfig, source: Source, rule: SplitRule, cache: Path, report: Progress) -> Tokenizer:
-    """The tokenizer of `config`; a BPE is trained on the training split and kept in the cache."""
-    if not config.tokenizer.startswith("bpe:"):
-        return read_tokenizer(config.tokenizer)
-    size = bpe_size(config.tokenizer)
-    key = content_key("bpe", RECIPE, source.sha256, vars(rule), size, limits(config))
-    path = cache / "tokenizers" / f"{key[:32]}.json"
+def tokenizer_for(plan: Plan, cache: Path) -> Tokenizer:
+    """The tokenizer of the plan; a BPE is trained on the training split and kept in the cache."""
+    spec = plan.config.tokenizer
+    if not spec.startswith("bpe:"):
+        return read_tokenizer(spec)
+    size = bpe_size(spec)
+    path = cache / "tokenizers" / f"{plan.key('bpe', size)[:32]}.json"
     if not path.exists():
         with locked(path.with_suffix(".lock")):
             if not path.exists():
-                texts = training_texts(config, source, rule, report)
-                write_atomic(path, train_bpe(texts, size).to_str())
-    return Subwords(config.tokenizer, load_file(path))
+                write_atomic(path, train_bpe(training_texts(plan), size).to_str())
+    return Subwords(spec, load_file(path))
 
 
-def training_texts(config: DataConfig, source: Source, rule: SplitRule, report: Progress) -> Iterator[str]:
-    """The texts a BPE is trained on: those of the training split, within the limits of `config`."""
-    quota, seen = quota_of(config, CHARS_PER_TOKEN), 0
-    for document in documents(source, rule, quota):
-        assert document.side is not None
-        quota.size[document.side] += len(document.text)
-        seen += len(document.text)
-        report("tokenizer", seen)
-        if document.side == "train":
-            yield document.text
+def training_texts(plan: Plan) -> Iterator[str]:
+    """The texts a BPE is trained on: those of the training split, within the limits of the plan."""
+    quota, seen = quota_of(plan.config, CHARS_PER_TOKEN), 0
+    for side, text in sided_texts(plan, quota):
+        quota.size[side] += len(text)
+        seen += len(text)
+        plan.report("tokenizer", seen)
+        if side == "train":
+            yield text
 
 
-def build(
-    stems: dict[str, Path],
-    key: str,
-    config: DataConfig,
-    source: Source,
-    rule: SplitRule,
-    tokenizer: Tokenizer,
-    report: Progress,
-) -> None:
-    """Encode `source` into the shards `stems`. Raises InputError when a side gets no text."""
+def build(plan: Plan, tokenizer: Tokenizer, stems: dict[Side, Path], key: str) -> None:
+    """Encode the text of `plan` into the shards `stems`. Raises InputError when a side gets no text."""
     sweep(stems["train"].parent)
-    quota = quota_of(config)
     with ExitStack() as stack:
-        writers = {
+        writers: dict[Side, ShardWriter] = {
             side: stack.enter_context(ShardWriter(stem, tokenizer.vocab_size, tokenizer.eot))
             for side, stem in stems.items()
         }
-        for batch in batches(documents(source, rule, quota)):
-            for document, ids in zip(batch, tokenizer.encode_batch([d.text for d in batch]), strict=True):
-                add(writers, quota, document, ids)
-            report("tokens", sum(writer.n_bytes for writer in writers.values()))
-        check_sides(writers, config)
+        encode(plan, tokenizer, writers)
+        check_sides(writers, plan.config)
         for writer in writers.values():
             writer.publish(
                 key=key,
                 tokenizer=(tokenizer.info.name, tokenizer.info.sha256),
-                source=(source.name, source.sha256),
+                source=(plan.source.name, plan.source.sha256),
             )
 
 
-def add(writers: dict[str, ShardWriter], quota: Quota, document: Document, ids: np.ndarray) -> None:
-    """Write one encoded document to its side, if there is still room for it."""
-    assert document.side is not None
-    if quota.has_room(document.side):
-        writers[document.side].add(ids, len(document.text.encode()))
-        quota.size[document.side] = writers[document.side].n_tokens
+def encode(plan: Plan, tokenizer: Tokenizer, writers: dict[Side, ShardWriter]) -> None:
+    """Write every document of `plan` to its side, some millions of characters at a time."""
+    quota, seen = quota_of(plan.config), 0
+    for batch in in_batches(sided_texts(plan, quota), lambda found: len(found[1])):
+        for (side, text), ids in zip(batch, tokenizer.encode_batch([text for _, text in batch]), strict=True):
+            if quota.has_room(side):
+                writers[side].add(ids, len(text.encode()))
+                quota.size[side] = writers[side].n_tokens
+            seen += len(text)
+        plan.report("tokens", seen)
 
 
-def batches(found: Iterator[Document]) -> Iterator[list[Document]]:
-    """Runs of documents of about BATCH_CHARS characters."""
-    batch: list[Document] = []
-    size = 0
-    for document in found:
-        batch.append(document)
-        size += len(document.text)
-        if size >= BATCH_CHARS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def check_sides(writers: dict[str, ShardWriter], config: DataConfig) -> None:
+def check_sides(writers: dict[Side, ShardWriter], config: DataConfig) -> None:
     """InputError when a side is empty."""
     if not any(writer.n_documents for writer in writers.values()):
         raise InputError(f"there is no text in {config.source}: give a source that has some")

@@ -184,9 +184,7 @@ class Files:
         for _, path, _ in (row for row in self.files if row[2] == side):
             kind = (kind_of(path) or KINDS)[0]
             found = read_txt(path) if kind == ".txt" else read_jsonl(path, self.text_key)
-            for document in found:
-                if document.text and not document.text.isspace():
-                    yield Document(document.text, document.work, side)
+            yield from (document for document in found if document.text.strip())
 
 
 def digest(path: Path) -> str:
