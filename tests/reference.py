@@ -213,6 +213,23 @@ def hc(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
     return H.sum(-2)
 
 
+def mhc(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
+    n = int(options.get("n", 4))
+    H = torch.stack([h] * n, -2)
+    for s in net:
+        z = rms(H.flatten(-2)) @ s.p("residual.phi")
+        scale, bias = s.p("residual.scale"), s.p("residual.bias")
+        pre = torch.sigmoid(scale[0] * z[..., :n] + bias[:n])
+        post = 2 * torch.sigmoid(scale[1] * z[..., n : 2 * n] + bias[n : 2 * n])
+        res = torch.exp(scale[2] * z[..., 2 * n :] + bias[2 * n :]).unflatten(-1, (n, n))
+        for _ in range(int(options.get("iterations", 20))):
+            res = res / res.sum(-2, keepdim=True)
+            res = res / res.sum(-1, keepdim=True)
+        x = (pre[..., None] * H).sum(-2)
+        H = res @ H + post[..., None] * (s.write * s.f(s.read * s.pre * rms(x)))[..., None, :]
+    return H.mean(-2)
+
+
 def nanochat(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
     x0 = h = rms(h)
     for s in net:
@@ -233,6 +250,7 @@ LOOPS: dict[str, Loop] = {
     "mixln": mixln,
     "keel": keel,
     "hc": hc,
+    "mhc": mhc,
     "depth-mup": depth_mup,
     "completep": completep,
     "nanochat": nanochat,

@@ -16,6 +16,7 @@ from layerrope.schemes import scheme, schemes
 
 COMBINATIONS = [
     "hc+layerrope",
+    "mhc+layerrope",
     "hc:n=2,dynamic=off",
     "perinorm+depth-mup:base=2",
     "postnorm+layerrope",

@@ -14,6 +14,8 @@ EQUAL_PRENORM = [
     "hc",
     "hc:n=2",
     "hc:dynamic=off",
+    "mhc",
+    "mhc:n=2,off=-8",
     "layerscale:start=1",
     "completep:base=4",
     "layerrope:rotation=off,beta=0",

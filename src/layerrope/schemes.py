@@ -29,6 +29,7 @@ from layerrope.residual import (
     Add,
     Copies,
     HyperConnection,
+    ManifoldHyperConnection,
     PostNorm,
     Site,
     WithX0,
@@ -134,6 +135,18 @@ def hc(*, n: int = 4, dynamic: bool = True, tanh: bool = True) -> Scheme:
     )
 
 
+def mhc(*, n: int = 4, iterations: int = 20, off: float = -4.0) -> Scheme:
+    check_streams("mhc", n, least=2)
+    if iterations < 1:
+        raise InputError(f"iterations of scheme 'mhc' must be at least 1: got {iterations}")
+    return Scheme(
+        "x = H_pre H;  H <- H_res H + H_post^T f(norm(x)), H of n streams, H_res doubly stochastic",
+        "Xie et al. 2025 (mHC), arXiv 2512.24880, Eq. 4-9",
+        residual=partial(ManifoldHyperConnection, n=n, iterations=iterations, off=off),
+        ends=lambda site: Copies(n, mean=True),
+    )
+
+
 def nanochat() -> Scheme:
     return Scheme(
         "h <- r_l h + z_l x0 before each layer, then h <- h + f(norm(h))",
@@ -153,6 +166,7 @@ ROWS: dict[str, Callable[..., Scheme]] = {
     "mixln": mixln,
     "keel": keel_,
     "hc": hc,
+    "mhc": mhc,
     "nanochat": nanochat,
 }
 """Backbones; their keyword-only parameters are the options of a spec."""

@@ -2,6 +2,7 @@
 
 from layerrope.residual.base import Add, Branch, Ends, Residual, Single, Site, Sublayer
 from layerrope.residual.hyper import Copies, HyperConnection, check_streams, streams_init
+from layerrope.residual.manifold import ManifoldHyperConnection
 from layerrope.residual.post_norm import PostNorm, deepnorm_alpha, deepnorm_beta, keel, mixln_split
 from layerrope.residual.x0 import WithX0, blend
 
@@ -11,6 +12,7 @@ __all__ = [
     "Copies",
     "Ends",
     "HyperConnection",
+    "ManifoldHyperConnection",
     "PostNorm",
     "Residual",
     "Single",
