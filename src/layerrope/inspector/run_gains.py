@@ -59,13 +59,15 @@ _ORDER = ("attn_read", "attn_write", "attn_post", "mlp_read", "mlp_write", "mlp_
 
 
 def _shape(source: Source) -> Mapping[str, Any]:
-    config = source.config
-    shape = config.get("model") if isinstance(config.get("model"), Mapping) else config
-    assert isinstance(shape, Mapping)
-    missing = [key for key in ("scheme", "n_layer", "d_model") if key not in shape]
-    if missing:
-        raise InputError(f"{source.label}: its config.json names no {', '.join(missing)}, so its gains cannot be built")
-    return shape
+    """The model's own configuration: config.json itself, or inside a run's under config.model."""
+    places: list[Any] = [source.config]
+    for key in ("config", "model"):
+        places += [place[key] for place in places if isinstance(place, Mapping) and key in place]
+    needed = {"scheme", "n_layer", "d_model"}
+    for place in places:
+        if isinstance(place, Mapping) and needed <= place.keys():
+            return place
+    raise InputError(f"{source.label}: its config.json names no scheme, n_layer and d_model, so no gains can be built")
 
 
 def _load(module: nn.Module, source: Source) -> None:
