@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as HubTokenizer
 
 from layerrope import tokens
 from layerrope.data import DataConfig, load_data
@@ -147,6 +148,30 @@ def test_ids_above_65535_survive(tmp_path: Path) -> None:
     ids = {int(i) for row in read for i in row}
     assert {65_535, 65_536, 69_999, 70_000} <= ids
     assert data.encode("w69999") == [69_999]
+
+
+@given(st.text())
+def test_bytes_as_a_tokenizer_json(written: HubTokenizer, text: str) -> None:
+    assert written.encode(text, add_special_tokens=False).ids == list(text.encode())
+    assert written.decode([*text.encode(), 256], skip_special_tokens=False) == text + EOT
+
+
+@pytest.fixture(scope="module")
+def written() -> HubTokenizer:
+    """The byte tokenizer as `tokenizers` reads it; its end-of-text is not to be found in text."""
+    found = HubTokenizer.from_str(Bytes().to_json())
+    found.encode_special_tokens = True
+    return found
+
+
+def test_a_tokenizer_json_has_the_same_ids_or_is_refused(bpe: Subwords, tmp_path: Path) -> None:
+    found = HubTokenizer.from_str(bpe.to_json())
+    assert found.encode(SAMPLE).ids == bpe.encode_batch([SAMPLE])[0].tolist()
+    assert found.token_to_id(EOT) == bpe.eot
+    without = read_tokenizer(str(word_level(tmp_path / "a.json", {"w0": 0, "w1": 1})))
+    assert HubTokenizer.from_str(without.to_json()).token_to_id(EOT) == without.eot == 2
+    with pytest.raises(InputError, match="gaps in its ids"):
+        read_tokenizer(str(word_level(tmp_path / "b.json", {"w0": 0, "w7": 7}))).to_json()
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def load_data(config: DataConfig, cache_dir: str | Path | None = None, progress:
     """The data `config` describes, tokenised once and kept as shards in `cache_dir`.
 
     cache_dir: default ~/.cache/layerrope; where that cannot be written, a folder that ends with the process.
-    progress: called as progress(stage, bytes of text so far), stage being "tokenizer" or "tokens".
+    progress: called as progress(stage, characters of text so far), stage being "tokenizer" or "tokens".
 
     Raises InputError for a source, tokenizer or shard that cannot be used (see `layerrope.prepare`).
     """

@@ -128,12 +128,20 @@ class Subwords:
         return with_ends(ids, self.eot, lambda run: self._tokenizer.decode(run, skip_special_tokens=False))
 
     def to_json(self) -> str:
-        """The text of a tokenizer.json; an end-of-text entry that the file lacks is added to it."""
+        """The text of a tokenizer.json; an end-of-text entry that the file lacks is added to it.
+
+        Raises InputError when the vocabulary has gaps: the format would give the new entry another id than `eot`.
+        """
         from tokenizers import Tokenizer
 
         made = Tokenizer.from_str(self._tokenizer.to_str())
         if self._own_end:
             made.add_special_tokens([EOT])
+        if made.id_to_token(self.eot) is None:
+            raise InputError(
+                f"the tokenizer {self.info.name} has gaps in its ids and no end-of-text entry, so no "
+                f"tokenizer.json says what was used: choose one that has it"
+            )
         return made.to_str()
 
 
