@@ -3,112 +3,484 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import math
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
+from toy_run import T, Toy, V, curve, run, same, tensors, toy_config, until
 
-from layerrope.config import ModelConfig
+from layerrope import machine
 from layerrope.data import DataConfig
 from layerrope.errors import InputError
-from layerrope.train import Report, TrainConfig, run_key, train
+from layerrope.evaluation import evaluate, undisturbed
+from layerrope.model import IGNORED, LM
+from layerrope.optim import total_norm
+from layerrope.run_folder import RunFolder, read_metrics, read_result
+from layerrope.session import Report, Session
+from layerrope.train import TrainConfig, train
 
-V, T = 31, 8
 torch.set_num_threads(1)
 
 
-@dataclass
-class Toy:
-    """A data set made up on the spot: token t + 1 follows t, with some noise; every fifth target is ignored."""
-
-    config: DataConfig
-    vocab_size: int = V
-
-    def _windows(self, rows: int, seed: int) -> tuple[Tensor, Tensor]:
-        g = torch.Generator().manual_seed(seed)
-        walk = torch.randint(1, 3, (rows, T + 1), generator=g).cumsum(1)
-        ids = (walk + torch.randint(V, (rows, 1), generator=g)) % V
-        targets = ids[:, 1:].clone()
-        targets[:, ::5] = -100
-        return ids[:, :-1].contiguous(), targets
-
-    def batch(self, step: int, batch_size: int, *, seed: int, rank: int, world: int) -> tuple[Tensor, Tensor]:
-        return self._windows(batch_size, 1000 * seed + step)
-
-    def eval_batches(self, batch_size: int, max_tokens: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        ids, targets = self._windows(10, 10**6)
-        return iter(zip(ids.split(batch_size), targets.split(batch_size), strict=True))
-
-    def bits_per_byte(self, nats: float) -> float:
-        return nats / 0.6931471805599453
-
-    def summary(self) -> dict[str, Any]:
-        return {"source_sha256": "toy"}
+def session(config: TrainConfig, path: Path) -> Session:
+    return Session(config, RunFolder(path), torch.device("cpu"), Toy(config.data), None, ())  # type: ignore[arg-type]
 
 
-def toy_config(**changes: Any) -> TrainConfig:
-    model = ModelConfig(n_layer=2, n_head=2, d_model=8, d_ff=16, vocab_size=V, seq_len=T, scheme="layerrope")
-    base = TrainConfig(model=model, data=DataConfig(seq_len=T), steps=12, batch_size=4, log_every=1, lr=1e-2)
-    return replace(base, **changes)
-
-
-def run(config: TrainConfig, path: Path, **options: Any) -> Any:
-    notes: list[Report] = []
-    return train(config, path, data=Toy(config.data), progress=notes.append, **options)  # type: ignore[arg-type]
-
-
-def weights(path: Path, step: int = 12) -> dict[str, Tensor]:
-    folder = path / "checkpoints" / f"step-{step}"
-    return load_file(folder / "model.safetensors") | load_file(folder / "optimizer.safetensors")
-
-
-def losses(path: Path) -> list[tuple[int, float, float]]:
-    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return [(row["step"], row["loss"], row["grad_norm"]) for row in rows]
-
-
-def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-
-
-def test_a_run_learns_and_is_read_when_done(tmp_path: Path) -> None:
+# ------------------------------------------------------------------------------------------------------ whole runs
+def test_a_run_learns_and_a_finished_one_is_only_read(tmp_path: Path) -> None:
     result = run(toy_config(steps=60), tmp_path)
-    curve = losses(tmp_path)
-    assert result.status == "done"
-    assert result.step == 60
-    assert curve[-1][1] < curve[0][1] - 0.3
-    before = (tmp_path / "metrics.jsonl").read_bytes()
-    assert run(toy_config(steps=60), tmp_path) == result
-    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    losses = [loss for _, loss, _, _ in curve(tmp_path)]
+    assert (result.status, result.step, result.tokens) == ("done", 60, 60 * 4 * 6)
+    assert losses[0] == pytest.approx(math.log(V), abs=0.05)
+    assert losses[-1] < losses[0] - 0.3
+    assert result.train_loss == pytest.approx(sum(losses[-3:]) / 3)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name != "lock"}
+    assert run(toy_config(steps=60), tmp_path) == result == read_result(tmp_path)
+    assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.name != "lock"}
+
+
+def test_config_json_repeats_the_run(tmp_path: Path) -> None:
+    from layerrope.recipe import from_json
+
+    first = run(toy_config(), tmp_path / "a")
+    saved = json.loads((tmp_path / "a" / "config.json").read_text())
+    again = run(from_json(TrainConfig, saved["config"]), tmp_path / "b")
+    assert saved["key"] == first.key == again.key
+    assert saved["versions"]["torch"] == torch.__version__
+    assert (again.val_loss, again.train_loss) == (first.val_loss, first.train_loss)
+
+
+def test_the_log_averages_over_the_tokens_since_the_last_line(tmp_path: Path) -> None:
+    run(toy_config(), tmp_path / "each")
+    run(toy_config(log_every=5), tmp_path / "five")
+    each, five = curve(tmp_path / "each"), curve(tmp_path / "five")
+    assert [step for step, *_ in five] == [5, 10, 12]
+    assert five[0][1] == pytest.approx(sum(loss for _, loss, _, _ in each[:5]) / 5)
+    assert five[2][1] == pytest.approx((each[10][1] + each[11][1]) / 2)
+
+
+def test_fresh_starts_over_and_leaves_other_files(tmp_path: Path) -> None:
+    run(toy_config(), tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    result = run(toy_config(steps=3), tmp_path, resume=False)
+    assert (result.step, len(curve(tmp_path))) == (3, 3)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+# ---------------------------------------------------------------------------------------------------------- resume
+class Counted(Toy):
+    """Remembers which steps were asked for."""
+
+    def batch(self, step: int, batch_size: int, **options: Any) -> tuple[Tensor, Tensor]:
+        asked.append(step)
+        return super().batch(step, batch_size, **options)
+
+
+asked: list[int] = []
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])
-def test_cut_and_resumed_is_the_same_bit_for_bit(tmp_path: Path, optimizer: str) -> None:
-    config = toy_config(optimizer=optimizer, weight_decay=0.1)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_cut_three_times_and_resumed_is_the_same_bit_for_bit(tmp_path: Path, optimizer: str, precision: str) -> None:
+    """RSM-2, RSM-3: weights, moments, step counts, random state, losses; each batch is used once."""
+    config = toy_config(optimizer=optimizer, precision=precision, weight_decay=0.1, micro_batch=2, log_every=5)
     whole = run(config, tmp_path / "whole")
-    for count in (3, 4, 5, 100):
-        left = iter(range(count))
-        cut = run(config, tmp_path / "cut", stop=lambda left=left: next(left, None) is None)
-    assert cut.status == "done"
+    asked.clear()
+    for count in (3, 4, 2, 100):
+        cut = run(config, tmp_path / "cut", data=Counted(config.data), stop=until(count))
+    assert asked == list(range(12))
     assert (cut.train_loss, cut.val_loss, cut.tokens) == (whole.train_loss, whole.val_loss, whole.tokens)
-    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
-    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+    assert curve(tmp_path / "cut") == curve(tmp_path / "whole")
+    assert same(tensors(tmp_path / "cut"), tensors(tmp_path / "whole"))
+
+
+def test_a_killed_runs_half_line_and_later_lines_are_dropped(tmp_path: Path) -> None:
+    config = toy_config(checkpoint_every=4)
+    run(config, tmp_path / "whole")
+    run(config, tmp_path / "cut", stop=until(4))
+    with open(tmp_path / "cut" / "metrics.jsonl", "a") as file:
+        file.write('{"step": 5, "loss": 1.0, "grad_norm": 1.0}\n{"step": 6, "lo')
+    run(config, tmp_path / "cut")
+    assert curve(tmp_path / "cut") == curve(tmp_path / "whole")
 
 
 def test_a_folder_with_another_config_is_refused_by_field(tmp_path: Path) -> None:
     run(toy_config(), tmp_path)
-    with pytest.raises(InputError, match=r"lr is 0.01 there, 0.02 here"):
-        run(toy_config(lr=2e-2), tmp_path)
-    with pytest.raises(InputError, match=r"steps is 12 there, 24 here.*schedule"):
-        run(toy_config(steps=24), tmp_path)
-    run(toy_config(log_every=7), tmp_path)
+    before = (tmp_path / "config.json").read_bytes()
+    for change, message in (
+        ({"lr": 2e-2}, r"lr is 0.01 there, 0.02 here"),
+        ({"steps": 24}, r"steps is 12 there, 24 here.*schedule would change"),
+        ({"scheme": "prenorm"}, r"model.scheme is layerrope there, prenorm here"),
+    ):
+        with pytest.raises(InputError, match=message):
+            run(toy_config(**change), tmp_path)
+    run(toy_config(log_every=7, keep_checkpoints=1), tmp_path)
+    assert (tmp_path / "config.json").read_bytes() == before
 
 
-def test_the_key_names_the_numbers() -> None:
-    assert run_key(toy_config()) == run_key(toy_config(log_every=3, checkpoint_every=1))
-    assert run_key(toy_config()) != run_key(toy_config(seed=1))
+def test_changed_text_is_refused(tmp_path: Path) -> None:
+    class Other(Toy):
+        def summary(self) -> dict[str, Any]:
+            return {"source_sha256": "other"}
+
+    run(toy_config(), tmp_path, stop=until(3))
+    with pytest.raises(InputError, match="data source_sha256 is toy there, other here"):
+        run(toy_config(), tmp_path, data=Other(toy_config().data))
+
+
+def test_optimiser_state_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    """RSM-3: moments are never silently started anew."""
+    from layerrope import checkpoint
+
+    run(toy_config(), tmp_path, stop=until(3))
+    folder = tmp_path / "checkpoints"
+    found = checkpoint.load(folder / "step-3")
+    moments = {k: v for k, v in found.tensors["optimizer"].items() if "gains" not in k}
+    (folder / "step-3").rename(folder / "old")
+    checkpoint.save(folder, 3, checkpoint.Checkpoint(dict(found.tensors) | {"optimizer": moments}, found.state))
+    with pytest.raises(InputError, match=r"optimiser state exp_avg/gains\.\w+ is missing"):
+        run(toy_config(), tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------- losses, gradients
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("micro", [1, 2, 3, 6])
+def test_losses_and_gradients_are_means_over_tokens_however_a_batch_is_split(tmp_path: Path, micro: int) -> None:
+    """TRN-1, with rows of 2, 6 and 0 counted targets among others."""
+    ids, targets = Toy(DataConfig(seq_len=T)).windows(6, 3)
+    targets = torch.where(targets == IGNORED, 1, targets)
+    targets[0, 2:] = IGNORED
+    targets[1, 6:] = IGNORED
+    targets[4, :] = IGNORED
+    config = toy_config(batch_size=6)
+    whole = LM(config.model, seed=config.seed)
+    F.cross_entropy(whole(ids).flatten(0, 1), targets.flatten(), ignore_index=IGNORED).backward()
+    split = session(replace(config, micro_batch=micro), tmp_path)
+    losses, counted = split._forward_backward(ids, targets)
+    assert counted == int((targets != IGNORED).sum()) == 2 + 6 + 3 * 8
+    wanted = F.cross_entropy(whole(ids).flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+    assert float(sum(losses)) / counted == pytest.approx(wanted.item(), rel=1e-6)
+    for name, grad in gradients(whole).items():
+        torch.testing.assert_close(gradients(split.model)[name], grad, rtol=1e-4, atol=1e-7)
+
+
+def test_the_mean_of_the_means_would_be_wrong(tmp_path: Path) -> None:
+    """TRN-1's numbers: 2 tokens with mean 4, 6 with mean 2, and a part with none: 2.5, not 3."""
+
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(1))
+
+        def loss_sum(self, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            counted = (targets != IGNORED).sum()
+            return self.w * ids[:, 0].float().sum() * counted, counted
+
+    three = session(toy_config(batch_size=3, micro_batch=1), tmp_path)
+    three.model = Fixed()  # type: ignore[assignment]
+    targets = torch.full((3, 8), IGNORED)
+    targets[0, :2] = targets[1, :6] = 1
+    losses, counted = three._forward_backward(torch.tensor([[4], [2], [7]]), targets)
+    assert float(sum(losses)) / counted == 2.5
+    assert three.model.w.grad.item() == 2.5  # type: ignore[union-attr]
+
+
+def test_a_batch_with_every_target_ignored_changes_nothing_and_is_no_nan(tmp_path: Path) -> None:
+    class Empty(Toy):
+        def batch(self, step: int, batch_size: int, **options: Any) -> tuple[Tensor, Tensor]:
+            ids, targets = super().batch(step, batch_size, **options)
+            return ids, torch.full_like(targets, IGNORED)
+
+    config = toy_config(steps=2)
+    result = run(config, tmp_path, data=Empty(config.data))
+    assert (result.status, result.tokens, result.train_loss) == ("done", 0, None)
+    start = LM(config.model, seed=config.seed).state_dict()
+    assert same(load_file(tmp_path / "checkpoints" / "step-2" / "model.safetensors"), start)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "paper"])
+def test_the_loss_is_computed_in_fp32_in_every_precision(precision: str) -> None:
+    """TRN-3: logits scaled so that the loss is large; nearby losses differ in fine steps."""
+    model = LM(toy_config().model, seed=1)
+    with torch.no_grad():
+        model.head.weight.mul_(1300)
+    exact = [model(*Toy(DataConfig(seq_len=T)).windows(4, step)).item() for step in range(5)]
+    machine.cast(model, precision)
+    found = []
+    for step in range(5):
+        with machine.autocast(torch.device("cpu"), precision):
+            loss = model(*Toy(DataConfig(seq_len=T)).windows(4, step))
+        assert loss.dtype == torch.float32
+        found.append(loss.item())
+    assert min(exact) > 15
+    assert all(value * 32 % 1 for value in found), "losses in steps of a bf16 number of this size"
+    limit = 1e-6 if precision == "fp32" else 0.05
+    assert found == [pytest.approx(value, rel=limit) for value in exact]
+
+
+def test_paper_precision_keeps_gains_and_norms_in_fp32(tmp_path: Path) -> None:
+    run(toy_config(precision="paper"), tmp_path)
+    found = tensors(tmp_path)
+    fp32 = {name for name, t in found.items() if t.dtype == torch.float32 and name.startswith("model.")}
+    assert fp32 == {"model.norm.weight", *(n for n in found if n.startswith("model.gains."))}
+    assert found["model.layers.0.attn.f.q.weight"].dtype == torch.bfloat16
+    assert found["optimizer.exp_avg/gains.gamma"].dtype == torch.float32
+
+
+def test_clipping_limits_the_gradient_and_logs_it_unclipped(tmp_path: Path) -> None:
+    clipped = session(toy_config(clip=0.01), tmp_path)
+    seen: list[float] = []
+    clipped.optimizers.step = lambda factor: seen.append(float(total_norm(clipped.model)))  # type: ignore[method-assign]
+    clipped.update()
+    assert seen == [pytest.approx(0.01, rel=1e-3)]
+    assert clipped.at.grad_norm is not None
+    assert clipped.at.grad_norm > 0.1
+
+
+# ------------------------------------------------------------------------------------------------------- evaluation
+def test_training_is_the_same_with_and_without_evaluation_and_probes(tmp_path: Path) -> None:
+    def probe(model: LM, ids: Tensor, targets: Tensor) -> dict[str, float]:
+        torch.rand(3)
+        model(ids, targets).backward()
+        return {"norm": float(total_norm(model))}
+
+    run(toy_config(), tmp_path / "plain")
+    run(toy_config(eval_every=2, probe_every=3), tmp_path / "watched", probes=[probe])
+    assert same(tensors(tmp_path / "plain"), tensors(tmp_path / "watched"))
+    plain, watched = curve(tmp_path / "plain"), curve(tmp_path / "watched")
+    assert [row[:3] for row in plain] == [row[:3] for row in watched]
+    assert [row[3] is not None for row in watched] == [step % 2 == 0 for step in range(1, 13)]
+    probed = [row["step"] for row in read_metrics(tmp_path / "watched" / "metrics.jsonl") if "probes" in row]
+    assert probed == [3, 6, 9, 12]
+
+
+def test_evaluation_leaves_modes_random_state_and_gradients_alone() -> None:
+    model = LM(toy_config().model)
+    model.layers[1].eval()
+    modes = [module.training for module in model.modules()]
+    before = torch.get_rng_state()
+    with undisturbed(model):
+        torch.rand(5)
+        assert not any(module.training for module in model.modules())
+    evaluate(model, Toy(DataConfig(seq_len=T)).eval_batches(4))
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_the_callers_random_state_survives_a_run(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    run(toy_config(), tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 4, 10, 64])
+def test_evaluation_does_not_depend_on_its_batch_size(batch_size: int) -> None:
+    model = LM(toy_config().model)
+    ids, targets = next(Toy(DataConfig(seq_len=T)).eval_batches(10))
+    wanted = F.cross_entropy(model(ids).double().flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+    found = evaluate(model, Toy(DataConfig(seq_len=T)).eval_batches(batch_size))
+    assert found == pytest.approx(wanted.item(), rel=1e-6)
+
+
+def test_evaluation_without_a_counted_target_is_nan() -> None:
+    ids = torch.zeros(2, T, dtype=torch.int64)
+    assert math.isnan(evaluate(LM(toy_config().model), [(ids, torch.full_like(ids, IGNORED))]))
+
+
+# --------------------------------------------------------------------------------------------------------- diverged
+@pytest.mark.parametrize("what", ["loss", "gradient", "validation loss"])
+def test_a_diverged_run_is_a_result_with_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    real, calls = LM.loss_sum, iter(range(1, 99))
+
+    def broken(model: LM, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        total, counted = real(model, ids, targets)
+        if next(calls) != 5:
+            return total, counted
+        if what == "gradient":
+            total.register_hook(lambda grad: grad * math.nan)
+            return total, counted
+        return total * math.nan, counted
+
+    monkeypatch.setattr(LM, "loss_sum", broken)
+    config = toy_config(eval_every=4) if what == "validation loss" else toy_config()
+    result = run(config, tmp_path)
+    monkeypatch.undo()
+    at = 4 if what == "validation loss" else 5
+    assert (result.status, result.diverged_at) == ("diverged", at)
+    assert result.error == f"the {what} of step {at} is not finite"
+    assert not list((tmp_path / "checkpoints").glob("*"))
+    assert len(curve(tmp_path)) == at - 1
+    assert run(config, tmp_path) == result
+    json.loads((tmp_path / "result.json").read_text(), parse_constant=lambda word: pytest.fail(f"{word} in JSON"))
+
+
+def test_a_learning_rate_far_too_high_diverges_without_an_exception(tmp_path: Path) -> None:
+    result = run(toy_config(lr=1e30, warmup=0.0), tmp_path)
+    assert result.status == "diverged"
+    assert result.diverged_at is not None
+    assert result.step == result.diverged_at - 1
+
+
+# -------------------------------------------------------------------------------------------------------- interrupts
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_returns_and_the_old_handler_is_back(tmp_path: Path, number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+
+    def progress(report: Report) -> None:
+        if report.step == 5:
+            os.kill(os.getpid(), number)
+
+    result = run(toy_config(), tmp_path / "cut", progress=progress)
+    assert signal.getsignal(number) == before
+    assert (result.status, result.step) == ("interrupted", 5)
+    assert not (tmp_path / "cut" / "result.json").exists()
+    run(toy_config(), tmp_path / "cut")
+    run(toy_config(), tmp_path / "whole")
+    assert same(tensors(tmp_path / "cut"), tensors(tmp_path / "whole"))
+
+
+def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    def progress(report: Report) -> None:
+        if report.step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(toy_config(), tmp_path, progress=progress)
+
+
+def test_outside_the_main_thread_no_handler_is_set(tmp_path: Path) -> None:
+    results = []
+    thread = threading.Thread(target=lambda: results.append(run(toy_config(), tmp_path)))
+    thread.start()
+    thread.join()
+    assert results[0].status == "done"
+
+
+# --------------------------------------------------------------------------------------------------------- bad input
+class Untouchable:
+    """Data that must not be looked at."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"the data was asked for {name} before the machine was checked")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "warp"}, "unknown device 'warp'"),
+        ({"device": "cuda:63"}, "cuda:63"),
+        ({"threads": 0}, "threads must be at least 1"),
+        ({"track": ["tensorbord"]}, "unknown tracker 'tensorbord': did you mean tensorboard"),
+    ],
+)
+def test_what_the_machine_cannot_serve_is_refused_first(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    data = {} if "threads" in options else {"data": Untouchable()}
+    with pytest.raises(InputError, match=message):
+        run(toy_config(), tmp_path / "run", **options, **data)
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_bf16_where_there_is_none_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_computes", lambda device, dtype: False)
+    for precision in ("bf16", "paper"):
+        with pytest.raises(InputError, match=f"precision {precision} needs bf16, which device cpu does not have"):
+            run(toy_config(precision=precision), tmp_path / "run", data=Untouchable())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_cpu_run_never_asks_for_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CMP-3: probing starts a driver and, on a shared machine, takes memory on every card."""
+
+    def probed(*words: Any) -> Any:
+        raise AssertionError("CUDA was probed for a run on the CPU")
+
+    for name in ("is_available", "device_count", "is_bf16_supported", "init", "_lazy_init", "current_device"):
+        monkeypatch.setattr(torch.cuda, name, probed)
+    assert run(toy_config(precision="bf16"), tmp_path).status == "done"
+
+
+def test_data_that_does_not_fit_the_run_is_refused(tmp_path: Path) -> None:
+    config = toy_config()
+    with pytest.raises(
+        InputError, match="token ids run to 31, but the model's vocabulary has 31: set vocab_size to 32"
+    ):
+        run(config, tmp_path / "run", data=Toy(config.data, vocab_size=V + 1))
+    with pytest.raises(InputError, match="made with another data config"):
+        run(config, tmp_path / "run", data=Toy(replace(config.data, layout="padded")))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="cannot write"):
+        run(toy_config(), tmp_path / "file" / "run")
+
+
+def test_a_damaged_result_is_refused_by_name(tmp_path: Path) -> None:
+    run(toy_config(), tmp_path)
+    for text in ("[]", '{"status": "done"}', "not json"):
+        (tmp_path / "result.json").write_text(text)
+        with pytest.raises(InputError, match=r"result\.json"):
+            run(toy_config(), tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------------------- progress
+def test_progress_is_told_every_step_and_remarks_are_warnings_without_it(tmp_path: Path) -> None:
+    reports: list[Report] = []
+    run(toy_config(log_every=4), tmp_path, progress=reports.append, stop=until(9))
+    assert [r.kind for r in reports] == ["start", *["step"] * 9]
+    assert [r.row["step"] for r in reports if r.row is not None] == [4, 8]
+    assert reports[-1].seconds_left is not None
+    assert reports[-1].tokens_per_second is not None
+    with pytest.warns(RuntimeWarning, match="resumed at step 9"):
+        train(toy_config(log_every=4), tmp_path, data=Toy(toy_config().data))  # type: ignore[arg-type]
+
+
+def test_threads_are_set_for_the_run_alone(tmp_path: Path) -> None:
+    seen: list[int] = []
+    run(toy_config(steps=1), tmp_path, threads=2, progress=lambda report: seen.append(torch.get_num_threads()))
+    assert set(seen) == {2}
+    assert torch.get_num_threads() == 1
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.closed = 0
+
+    def log(self, row: dict[str, Any]) -> None:
+        self.rows.append(row["step"])
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    from layerrope import tracking
+
+    found = Recorder()
+    monkeypatch.setitem(tracking.TRACKERS, "json", lambda *words: found)
+    return found
+
+
+def test_trackers_get_every_line_and_are_closed(tmp_path: Path, recorder: Recorder) -> None:
+    run(toy_config(log_every=5), tmp_path, track=["json"])
+    assert (recorder.rows, recorder.closed) == ([5, 10, 12], 1)

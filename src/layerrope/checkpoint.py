@@ -38,8 +38,10 @@ class Checkpoint:
 
 
 # ------------------------------------------------------------------------------------------------------- writing
-def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
+def save(folder: Path, step: int, checkpoint: Checkpoint, keep: int | None = None) -> Path:
     """Write `folder/step-<step>` whole or not at all; one that is already there and sound is left alone.
+
+    With `keep`, only the newest `keep` checkpoints up to this one stay.
 
     Raises:
         InputError: the disk is full or the folder cannot be written.
@@ -47,6 +49,7 @@ def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
     target = folder / f"step-{step}"
     if target.exists() and problem(target) is None:
         return target
+    _clean(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _aside(folder) as aside:
@@ -57,7 +60,7 @@ def save(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
         _flush(folder)
     except OSError as error:
         raise unwritable(target, error) from error
-    clean(folder)
+    _clean(folder, step, keep)
     return target
 
 
@@ -111,21 +114,27 @@ def _hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def clean(folder: Path, keep: int | None = None) -> None:
-    """Remove what a killed save left behind and, with `keep`, all checkpoints but the newest `keep`."""
+def _clean(folder: Path, step: int = 0, keep: int | None = None) -> None:
+    """Remove what a killed save left behind and, with `keep`, all checkpoints up to `step` but the newest `keep`."""
     for path in folder.glob(".*.part"):
         shutil.rmtree(path, ignore_errors=True)
-    for path in steps(folder)[:-keep] if keep else []:
+    upto = [path for path in steps(folder) if number(path) <= step]
+    for path in upto[:-keep] if keep else []:
         aside = _unused(folder)
         os.replace(path, aside)  # so that a kill in the middle leaves no half of a checkpoint under its name
         shutil.rmtree(aside, ignore_errors=True)
 
 
 # ------------------------------------------------------------------------------------------------------- reading
+def number(path: Path) -> int:
+    """Steps done, by the checkpoint folder's name; -1 for another name."""
+    found = re.fullmatch(r"step-(\d+)", path.name)
+    return int(found.group(1)) if found else -1
+
+
 def steps(folder: Path) -> list[Path]:
     """The checkpoint folders, oldest first, sound or not."""
-    found = [(int(m.group(1)), p) for p in folder.glob("step-*") if (m := re.fullmatch(r"step-(\d+)", p.name))]
-    return [path for _, path in sorted(found)]
+    return sorted((path for path in folder.glob("step-*") if number(path) >= 0), key=number)
 
 
 def problem(path: Path) -> str | None:

@@ -6,7 +6,8 @@ Neither wraps a module: parameter names, and so checkpoints, are the same with a
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from types import MethodType
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +19,12 @@ from layerrope.model import LM
 def checkpoint_layers(model: LM) -> None:
     """Recompute each layer's activations in the backward pass; gradients are the same, bit for bit."""
     for layer in model.layers:
-        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+        layer.forward = MethodType(_recomputed, layer)
+
+
+def _recomputed(layer: nn.Module, *args: Any) -> Any:
+    """The layer's own forward, recomputed in the backward pass. One function for all layers: one compiled graph."""
+    return checkpoint(type(layer).forward, layer, *args, use_reentrant=False)
 
 
 def compile_layers(model: LM, trial: Callable[[], object], backend: str = "inductor") -> str | None:

@@ -34,6 +34,11 @@ def check_machine(device: str | torch.device, precision: str = "fp32") -> torch.
     return chosen
 
 
+def default_device() -> str:
+    """ "cuda" where torch sees one, otherwise "cpu"."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def _computes(device: torch.device, dtype: torch.dtype) -> bool:
     """Has the device native products in `dtype`? On the CPU, where every dtype is emulated if need be: any at all?"""
     if device.type == "cuda":
@@ -59,7 +64,13 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 @contextlib.contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """`count` threads for torch's operators inside the context; None leaves them as they are."""
+    """`count` threads for torch's operators inside the context; None leaves them as they are.
+
+    Raises:
+        InputError: fewer than one.
+    """
+    if count is not None and count < 1:
+        raise InputError(f"threads must be at least 1: got {count}")
     before = torch.get_num_threads()
     if count is not None:
         torch.set_num_threads(count)

@@ -23,17 +23,14 @@ PRECISIONS = ("fp32", "bf16", "paper")
 NEUTRAL = frozenset({"log_every", "checkpoint_every", "keep_checkpoints"})
 """Fields that change what is written and when, but no number: left out of the run's key and free on resume."""
 
+ROUNDING = frozenset({"micro_batch", "compile", "checkpointing"})
+"""Fields that change how a step is computed and so, at most, how it rounds: in the run's key, but free on resume."""
+
 
 @dataclass(frozen=True)
-class TrainConfig:
-    """Everything needed to repeat a run. Raises InputError for settings that do not fit together."""
+class Settings:
+    """How to train: everything but the model, the text and the number of steps."""
 
-    model: ModelConfig = field(default_factory=ModelConfig)
-    """shape, parts and scheme"""
-    data: DataConfig = field(default_factory=DataConfig)
-    """text, tokenizer and windows"""
-    steps: int = 1000
-    """optimiser updates"""
     batch_size: int = 16
     """sequences per update"""
     micro_batch: int | None = None
@@ -79,6 +76,18 @@ class TrainConfig:
     keep_checkpoints: int = 2
     """how many of the newest checkpoints stay on disk"""
 
+
+@dataclass(frozen=True)
+class TrainConfig(Settings):
+    """Everything needed to repeat a run. Raises InputError for settings that do not fit together."""
+
+    steps: int = 1000
+    """optimiser updates"""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    """shape, parts and scheme"""
+    data: DataConfig = field(default_factory=DataConfig)
+    """text, tokenizer and windows"""
+
     def __post_init__(self) -> None:
         one_of("schedule", self.schedule, SCHEDULES)
         one_of("optimizer", self.optimizer, OPTIMIZERS)
@@ -97,10 +106,11 @@ class TrainConfig:
     def _check_together(self) -> None:
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise InputError(f"betas must be two numbers in [0, 1): got {self.betas}")
+        for name in ("micro_batch", "eval_tokens"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1: got {getattr(self, name)}")
         if self.batch_size % self.micro:
             raise InputError(f"micro_batch {self.micro_batch} does not divide batch_size {self.batch_size}")
-        if self.eval_tokens is not None and self.eval_tokens < 1:
-            raise InputError(f"eval_tokens must be at least 1: got {self.eval_tokens}")
         if self.clip is not None and not self.clip >= 0:
             raise InputError(f"clip must be a positive norm, or 0 for no clipping: got {self.clip}")
         if self.data.seq_len != self.model.seq_len:
@@ -125,7 +135,6 @@ class TrainConfig:
 _LEAST: dict[str, int] = {
     "steps": 1,
     "batch_size": 1,
-    "micro": 1,
     "eval_every": 0,
     "probe_every": 0,
     "log_every": 1,
@@ -183,22 +192,19 @@ def _value(hint: Any, value: Any, where: str) -> Any:
 def run_key(config: TrainConfig) -> str:
     """12 hexadecimal digits that name the run: equal keys, equal numbers.
 
-    A hash of every field but the `NEUTRAL` ones. Settings that only round differently (micro_batch, compile,
-    checkpointing) are part of it; the device and the number of threads are not in the config and not in the key.
+    A hash of every field but the `NEUTRAL` ones. The device and the number of threads are not in the config.
     """
     data = {name: value for name, value in to_json(config).items() if name not in NEUTRAL}
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def differences(
-    saved: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = ""
+    saved: Mapping[str, Any], wanted: Mapping[str, Any], free: frozenset[str] = NEUTRAL, prefix: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """(field, saved value, wanted value) for every field in which two JSON configs differ, `NEUTRAL` ones left out."""
+    """(field, saved value, wanted value) for every field in which two JSON configs differ, but for the `free` ones."""
     for name in dict(wanted) | dict(saved):
-        if name in NEUTRAL:
-            continue
         a, b = saved.get(name), wanted.get(name)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            yield from differences(a, b, f"{prefix}{name}.")
-        elif a != b:
+            yield from differences(a, b, free, f"{prefix}{name}.")
+        elif a != b and name not in free:
             yield f"{prefix}{name}", a, b

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import platform
@@ -10,8 +11,9 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -19,7 +21,7 @@ from filelock import FileLock, Timeout
 import layerrope
 from layerrope.errors import InputError
 from layerrope.files import dumps, read_json, unwritable, write_atomic, write_json
-from layerrope.recipe import TrainConfig, differences, run_key, to_json
+from layerrope.recipe import NEUTRAL, ROUNDING, TrainConfig, differences, run_key, to_json
 
 
 @dataclass
@@ -104,9 +106,13 @@ class RunFolder:
 
     def check(self, config: TrainConfig) -> None:
         """Raise InputError if the folder holds a run with another config."""
-        if self.config.exists():
-            for name, old, new in differences(read_json(self.config).get("config", {}), to_json(config)):
-                self._refuse(name, old, new)
+        for name, old, new in self.changes(config, NEUTRAL | ROUNDING):
+            self._refuse(name, old, new)
+
+    def changes(self, config: TrainConfig, free: frozenset[str] = NEUTRAL) -> list[tuple[str, Any, Any]]:
+        """(field, value there, value here) for every field in which the folder's config differs, but `free` ones."""
+        saved = read_json(self.config).get("config", {}) if self.config.exists() else to_json(config)
+        return list(differences(saved, to_json(config), free))
 
     def _refuse(self, name: str, old: Any, new: Any) -> None:
         remedy = "choose another --out, or start over with --fresh"
@@ -131,8 +137,21 @@ class RunFolder:
             kept = [row for row in self.rows() if row["step"] <= step]
             write_atomic(self.metrics, "".join(dumps(row, indent=None) + "\n" for row in kept))
 
-    def open_metrics(self) -> IO[str]:
-        return open(self.metrics, "a", encoding="utf-8")
+    def open_metrics(self) -> FileIO:
+        """metrics.jsonl for `append`; unbuffered, so that a line is in the file when the call returns."""
+        try:
+            return FileIO(self.metrics, "a")
+        except OSError as error:
+            raise unwritable(self.metrics, error) from error
+
+    def append(self, metrics: FileIO, row: dict[str, Any]) -> None:
+        """Add one line. Raises InputError when the disk is full; the next resume drops what was written of it."""
+        line = (dumps(row, indent=None) + "\n").encode()
+        try:
+            if metrics.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise unwritable(self.metrics, error) from error
 
     def finish(self, result: Result) -> None:
         write_json(self.result, asdict(result))

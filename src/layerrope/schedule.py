@@ -38,7 +38,7 @@ def lr_factor(
     Args:
         schedule: "cosine", "wsd" or "constant".
         warmup: fraction of the steps.
-        decay: fraction of the steps in which wsd falls.
+        decay: fraction of the steps in which wsd falls, rounded to whole steps.
         least: the fraction of the peak at the end.
 
     >>> [round(lr_factor(s, 10, warmup=0.2), 3) for s in (0, 1, 5, 9)]
@@ -49,4 +49,4 @@ def lr_factor(
     if step < rise:
         return (step + 1) / rise
     rest = max(steps - rise, 1)
-    return shape((step + 1 - rise) / rest, min(1.0, decay * steps / rest), least)
+    return shape((step + 1 - rise) / rest, min(rest, round(decay * steps)) / rest, least)

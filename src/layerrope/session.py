@@ -11,7 +11,8 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import IO, Any
+from io import FileIO
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,6 @@ from layerrope.checkpoint import Checkpoint
 from layerrope.data import Dataset
 from layerrope.errors import InputError
 from layerrope.evaluation import evaluate, undisturbed
-from layerrope.files import dumps, unwritable
 from layerrope.layerwise import checkpoint_layers, compile_layers
 from layerrope.machine import autocast, cast
 from layerrope.model import IGNORED, LM
@@ -105,6 +105,7 @@ class Session:
             weight_decay=config.weight_decay,
         )
         self.at = Progress()
+        self.warm = WARM  # up to this step, time does not count for the speed
         self.check_every = 1 if device.type == "cpu" else 16  # reading a loss makes the CPU wait for the device
         self.unread: list[tuple[int, list[Tensor], int, Tensor]] = []  # step, losses, counted tokens, gradient norm
 
@@ -122,7 +123,10 @@ class Session:
             self.note(f"{line}: skipped")
         if found is not None:
             self._restore(found)
+            self.warm = self.at.steps + WARM
             self.note(f"resumed at step {self.at.steps} from {path}")
+            for name, old, new in self.folder.changes(self.config):
+                self.note(f"{name} was {old} and is {new} from here on: numbers may round differently")
         self.folder.rewind(self.at.steps)
         if self.config.checkpointing:
             checkpoint_layers(self.model)
@@ -149,49 +153,54 @@ class Session:
             self.note(f"torch.compile does not work here, training uncompiled ({problem})")
 
     def save(self) -> None:
-        """Write a checkpoint of the steps done."""
+        """Write a checkpoint of the steps done. Raises Diverged rather than keep weights that are not finite."""
+        self._read()
         tensors = {
             "model": _tied(self.model),
             "optimizer": self.optimizers.state(),
             "rng": _rng(self.device),
         }
         state = asdict(self.at) | {"stateless": self.optimizers.stateless()}
-        checkpoints.save(self.folder.checkpoints, self.at.steps, Checkpoint(tensors, state))
-        checkpoints.clean(self.folder.checkpoints, keep=self.config.keep_checkpoints)
+        found = Checkpoint(tensors, state)
+        checkpoints.save(self.folder.checkpoints, self.at.steps, found, self.config.keep_checkpoints)
 
     # --------------------------------------------------------------------------------------------------- the loop
     def run(self, stopped: Callable[[], bool], trackers: Sequence[Tracker]) -> Result:
         """Train to the end, to an interrupt, or to the step that diverges."""
-        config, at = self.config, self.at
-        warm = at.steps + WARM
-        began = time.perf_counter() - at.seconds
+        at, steps = self.at, self.config.steps
+        status, diverged = "done", None
         try:
             with self.folder.open_metrics() as metrics:
-                while at.steps < config.steps:
-                    clock = time.perf_counter()
-                    self.update()
-                    if at.steps > warm:
-                        at.timed[0] += time.perf_counter() - clock
-                        at.timed[1] += config.tokens_per_step
-                    at.seconds = time.perf_counter() - began
-                    row = self.row()
-                    if row is not None:
-                        self._write(metrics, row, trackers)
-                    self.report("step", row)
-                    interrupted = stopped() and at.steps < config.steps
-                    if interrupted or at.steps == config.steps or _due(at.steps, config.checkpoint_every):
+                while at.steps < steps and status == "done":
+                    self._advance(metrics, trackers)
+                    if at.steps < steps and stopped():
+                        status = "interrupted"
+                    if status == "interrupted" or at.steps == steps or _due(at.steps, self.config.checkpoint_every):
                         os.fsync(metrics.fileno())
                         self.save()
-                    if interrupted:
-                        return self.result("interrupted")
         except Diverged as error:
-            at.seconds = time.perf_counter() - began
-            result = self.result("diverged", diverged_at=error.step, error=str(error))
+            status, diverged = "diverged", error
+        result = self.result(status, diverged)
+        if status != "interrupted":
             self.folder.finish(result)
-            return result
-        result = self.result("done")
-        self.folder.finish(result)
         return result
+
+    def _advance(self, metrics: FileIO, trackers: Sequence[Tracker]) -> None:
+        """One step, with its line of metrics where one is due, and its share of the clock."""
+        at, began = self.at, time.perf_counter()
+        self.update()
+        spent = time.perf_counter() - began
+        at.seconds += spent
+        if at.steps > self.warm:
+            at.timed[0] += spent
+            at.timed[1] += self.config.tokens_per_step
+        row = self.row()
+        if row is not None:
+            self.folder.append(metrics, row)
+            for tracker in trackers:
+                tracker.log(row)
+        self.report("step", row)
+        at.seconds += time.perf_counter() - began - spent
 
     def _batch(self, step: int) -> tuple[Tensor, Tensor]:
         return self.data.batch(step, self.config.batch_size, seed=self.config.seed, rank=0, world=1)
@@ -296,15 +305,6 @@ class Session:
         self.optimizers.zero_grad()
         return found
 
-    def _write(self, metrics: IO[str], row: dict[str, Any], trackers: Sequence[Tracker]) -> None:
-        try:
-            metrics.write(dumps(row, indent=None) + "\n")
-            metrics.flush()
-        except OSError as error:
-            raise unwritable(self.folder.metrics, error) from error
-        for tracker in trackers:
-            tracker.log(row)
-
     @property
     def rate(self) -> float | None:
         """Positions per second over the steps past the warm ones, or None before there is one."""
@@ -324,7 +324,7 @@ class Session:
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         self.report("note", text=text)
 
-    def result(self, status: str, diverged_at: int | None = None, error: str | None = None) -> Result:
+    def result(self, status: str, diverged: Diverged | None) -> Result:
         at = self.at
         total, count = at.tail
         return Result(
@@ -340,8 +340,8 @@ class Session:
             seconds=at.seconds,
             tokens_per_second=self.rate,
             n_params=self.n_params,
-            diverged_at=diverged_at,
-            error=error,
+            diverged_at=None if diverged is None else diverged.step,
+            error=None if diverged is None else str(diverged),
         )
 
 
