@@ -1,0 +1,134 @@
+"""`layerrope compare`: train depth schemes side by side and show who wins, by how much, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from layerrope import terminal
+from layerrope.commands.board import Board
+from layerrope.commands.live import DataStages, clock
+from layerrope.compare_plan import Request, plan
+from layerrope.errors import InputError
+from layerrope.launch import available_cores, run_here
+from layerrope.machine import check_machine
+from layerrope.processes import run_local
+from layerrope.report import Comparison, caption_of, shown_rows, write_report
+from layerrope.study import Launcher, Study, command_line, job, run_study
+
+WIDTH = 110
+"""Columns of the table where stdout is no terminal."""
+
+
+@dataclass(frozen=True)
+class Command(Request):
+    """Train depth schemes side by side on the same text, each at its own best learning rate, and compare them.
+
+    Runs that are done are reused and runs that were cut are continued, so the same command can be given again.
+    """
+
+    steps: int | None = None
+    """length of each run in steps, in place of --budget"""
+    jobs: int | None = None
+    """runs at once, each in a process of its own; none: one for every core (one on a GPU); 0: in this process"""
+    threads: int = 1
+    """threads of each run"""
+    device: str = "cpu"
+    """cpu, cuda or cuda:N"""
+    out: Path = Path("runs/compare")
+    """folder of the runs, the report and the charts"""
+    dry_run: bool = False
+    """print the settings and the number of runs, and train nothing"""
+    json: bool = False
+    """print one JSON document on stdout, and nothing else there"""
+
+    def run(self) -> int:
+        check_machine(self.device, self.precision)
+        study = plan(self._request(), progress=DataStages())
+        study = replace(study, facts={**study.facts, "command": command_line()})
+        workers = self._workers(len(study.runs))
+        show_settings(
+            study, f"{len(study.runs)}, {max(workers, 1)} at once with {_threads(self.threads)}; in {self.out}"
+        )
+        if self.dry_run:
+            return 0
+        with Board([job(run, self.out) for run in study.runs], workers) as board:
+            run_study(study, self.out, self._launcher(workers), board)
+        found = Comparison(self.out, study)
+        document = write_report(found)
+        if self.json:
+            terminal.emit_json(document)
+        else:
+            show(found)
+        return 0 if found.table.ranked else 1
+
+    def _request(self) -> Request:
+        """The part of the arguments that says what to compare, with --steps as the budget."""
+        request = Request(**{f.name: getattr(self, f.name) for f in fields(Request)})
+        if self.steps is None:
+            return request
+        if self.budget != Request.budget:
+            raise InputError("--steps and --budget both set the length of a run: give one of them")
+        if self.steps < 1:
+            raise InputError(f"--steps must be at least 1: got {self.steps}")
+        return replace(request, budget=f"{self.steps}steps")
+
+    def _workers(self, runs: int) -> int:
+        for name, least in (("jobs", 0), ("threads", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"--{name} must be at least {least}: got {value}")
+        if self.jobs is not None:
+            return min(self.jobs, runs)
+        cores = available_cores() if self.device == "cpu" else self.threads
+        return max(1, min(cores // self.threads, runs))
+
+    def _launcher(self, workers: int) -> Launcher:
+        if workers == 0:
+            return partial(run_here, device=self.device, threads=self.threads)
+        return partial(run_local, workers=workers, threads=self.threads, device=self.device)
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' if count > 1 else ''} each"
+
+
+def show_settings(study: Study, runs: str) -> None:
+    """Every setting and its reason, on stderr."""
+    rows = [*study.facts["settings"], {"setting": "runs", "value": runs, "why": ""}]
+    grid = Grid.grid(padding=(0, 2))
+    for row in rows:
+        why = f" [dim]({escape(row['why'])})[/dim]" if row["why"] else ""
+        grid.add_row(f"[bold]{escape(row['setting'])}[/bold]", escape(row["value"]) + why)
+    terminal.status.print(grid)
+
+
+def show(found: Comparison) -> None:
+    """The table and the findings on stdout."""
+    out = terminal.out if terminal.out.is_terminal else Console(highlight=False, width=WIDTH, soft_wrap=True)
+    out.print(table(shown_rows(found.table), caption_of(found.table)))
+    for title, sentences in (("It tells", found.findings.can), ("It cannot tell", found.findings.cannot)):
+        out.print(f"\n[bold]{title}[/bold]")
+        for sentence in sentences:
+            out.print(f"- {escape(sentence)}")
+    seconds = sum(t.outcome.result.seconds for t in found.table.trials if t.outcome.result is not None)
+    out.print(f"\n{clock(seconds)} of training in all; report: {escape(str(found.folder / 'report.html'))}")
+
+
+def table(rows: Sequence[Mapping[str, Any]], caption: str) -> Grid:
+    """Rows as a terminal table, numbers to the right."""
+    grid = Grid(title=escape(caption), title_justify="left", title_style="", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in rows[0] if rows else ():
+        left = name == "scheme"
+        grid.add_column(escape(name), justify="left" if left else "right", no_wrap=not left, overflow="fold")
+    for row in rows:
+        grid.add_row(*(escape(str(value)) for value in row.values()))
+    return grid

@@ -1,0 +1,312 @@
+"""The report of a comparison: report.html, the same charts as PNGs, and result.json, from the runs in its folder."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from layerrope.charts import save_png
+from layerrope.compare import Row, Table, Trial, compare, trials_of
+from layerrope.compare_charts import (
+    SITE_NAMES,
+    WHEN,
+    Figure,
+    final_losses,
+    gain_chart,
+    loss_curves,
+    loss_rows,
+    picture,
+    rate_curves,
+    rate_rows,
+    stream_chart,
+)
+from layerrope.data import load_data
+from layerrope.errors import InputError
+from layerrope.files import read_json, write_json
+from layerrope.findings import Findings, findings, signed
+from layerrope.launch import available_cores
+from layerrope.model import LM
+from layerrope.page import MISSING, Page
+from layerrope.rates import Sweep, sweep_from_json
+from layerrope.recipe import TrainConfig
+from layerrope.stream import base_angles, site_gains, stream_rms, trained_model
+from layerrope.study import Study, outcomes, read_study
+
+SCHEMA = "layerrope.compare/1"
+WINDOWS = 16
+"""Validation windows on which the stream is measured."""
+
+
+@dataclass(frozen=True)
+class Depth:
+    """What the models at their best rates look like by depth, as rows for charts; notes on models not there."""
+
+    gains: list[dict[str, Any]]
+    angles: list[dict[str, Any]]
+    stream: list[dict[str, Any]]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison on disk: what was asked for, and what its runs gave."""
+
+    folder: Path
+    study: Study
+
+    @cached_property
+    def sweep(self) -> Sweep | None:
+        """The packaged sweep that its rates came from, as it was then."""
+        saved = self.study.facts.get("sweep")
+        return None if saved is None else sweep_from_json(saved)
+
+    @cached_property
+    def table(self) -> Table:
+        known = {} if self.sweep is None else {name: row.bracketed for name, row in self.sweep.schemes.items()}
+        return compare(trials_of(self.study.runs, outcomes(self.study, self.folder)), known)
+
+    @cached_property
+    def findings(self) -> Findings:
+        return findings(self.table, self.study.base, self.sweep)
+
+    @cached_property
+    def depth(self) -> Depth:
+        return measure_depth(self.folder, self.table, self.study.base)
+
+
+def read_comparison(folder: Path) -> Comparison:
+    """The comparison in `folder`. Raises InputError when there is none."""
+    study = read_study(folder)
+    if study.name != "compare":
+        raise InputError(f"{folder} holds a study of another kind ({study.name}): give a folder that compare wrote")
+    return Comparison(folder, study)
+
+
+def write_report(found: Comparison) -> dict[str, Any]:
+    """Write report.html, charts/*.png and result.json into the comparison's folder.
+
+    Returns:
+        The document in result.json.
+
+    Raises:
+        InputError: the folder cannot be written, or the text is no longer there.
+    """
+    figures = figures_of(found)
+    for figure in figures:
+        save_png(figure.chart, found.folder / "charts" / f"{figure.name}.png")
+    page(found, figures).write(found.folder / "report.html")
+    made = document(found)
+    write_json(found.folder / "result.json", made)
+    return made
+
+
+def write_picture(found: Comparison, path: Path, mode: str = "light") -> Path:
+    """The loss curves and final losses side by side as one PNG."""
+    title = f"{'; '.join(found.findings.can[:1])}"
+    return save_png(picture(loss_rows(found.folder, found.table), found.table, title), path, mode=mode)
+
+
+# --------------------------------------------------------------------------------------------------------- by depth
+def measure_depth(folder: Path, table: Table, base: TrainConfig) -> Depth:
+    """Gains and stream of every scheme's model, of its first finished seed at its best rate."""
+    depth = Depth([], [], [], [])
+    data = load_data(base.data)
+    windows = next(iter(data.eval_batches(WINDOWS, WINDOWS * base.data.seq_len)))[0]
+    for row in table.ranked:
+        trial = next(trial for trial in row.trials if trial.result is not None)
+        try:
+            model, config = trained_model(folder / trial.key)
+        except InputError as error:
+            depth.notes.append(f"{row.scheme} is missing in the charts by depth: {error}")
+            continue
+        untrained = LM(config.model, seed=config.seed).eval()
+        depth.gains.extend(_gain_rows(row.scheme, model))
+        depth.angles.extend(_angle_rows(row.scheme, model))
+        for when, each in zip(WHEN, (untrained, model), strict=True):
+            sizes = stream_rms(each, windows).tolist()
+            depth.stream.extend(
+                {"scheme": row.scheme, "panel": when, "x": i / 2, "y": size} for i, size in enumerate(sizes)
+            )
+    return depth
+
+
+def _gain_rows(scheme: str, model: LM) -> list[dict[str, Any]]:
+    return [
+        {"scheme": scheme, "panel": SITE_NAMES[site], "x": layer, "y": size}
+        for site, gains in site_gains(model).items()
+        for layer, size in enumerate(gains.square().mean(-1).sqrt().tolist())
+    ]
+
+
+def _angle_rows(scheme: str, model: LM) -> list[dict[str, Any]]:
+    return [
+        {"scheme": scheme, "site": SITE_NAMES[site], "first layer": angles[0].item(), "last layer": angles[-1].item()}
+        for site, angles in base_angles(model).items()
+    ]
+
+
+# --------------------------------------------------------------------------------------------------------- the page
+def figures_of(found: Comparison) -> list[Figure]:
+    """Every chart there is something to draw for."""
+    table = found.table
+    source = "from these runs" if found.sweep is None else "from these runs and the packaged sweep"
+    figures = [
+        loss_curves(loss_rows(found.folder, table)),
+        final_losses(table),
+        rate_curves(rate_rows(table, found.sweep), source),
+        gain_chart(found.depth.gains),
+        stream_chart(found.depth.stream),
+    ]
+    return [figure for figure in figures if figure is not None]
+
+
+def page(found: Comparison, figures: list[Figure]) -> Page:
+    """The report as a page."""
+    shown = {figure.name: figure for figure in figures}
+    made = Page("Depth schemes compared", found.findings.can[0])
+    made.table(shown_rows(found.table), caption_of(found.table))
+    made.heading("What this comparison tells").bullets(found.findings.can)
+    made.heading("What it cannot tell").bullets(found.findings.cannot)
+    made.heading("Losses")
+    for name in ("loss-curves", "final-losses", "learning-rates"):
+        _add(made, shown.get(name))
+    made.heading("By depth")
+    for name in ("gains-by-depth", "stream-by-depth"):
+        _add(made, shown.get(name))
+    for note in found.depth.notes:
+        made.note(note)
+    if found.depth.angles:
+        made.table(found.depth.angles, "LayerRoPE's angle of the first channel pair, degrees", folded=True)
+    made.heading("Settings").table(found.study.facts.get("settings", []), "Every setting and its reason")
+    made.table([_run_row(trial) for trial in found.table.trials], "Every run", folded=True)
+    return made.heading("Command").code(str(found.study.facts.get("command", "")))
+
+
+def _add(made: Page, figure: Figure | None) -> None:
+    if figure is None:
+        return
+    if figure.panels:
+        for start in range(0, len(figure.panels), 2):
+            made.charts(figure.panels[start : start + 2])
+        made.text(figure.caption)
+    else:
+        made.chart(figure.chart, figure.caption, figure.alt)
+
+
+def _run_row(trial: Trial) -> dict[str, Any]:
+    result = trial.outcome.result
+    return {
+        "scheme": trial.scheme,
+        "lr": f"{trial.lr:g}",
+        "seed": trial.seed,
+        "status": trial.outcome.status,
+        "steps": None if result is None else result.step,
+        "training loss": None if result is None else result.train_loss,
+        "validation loss": None if result is None else result.val_loss,
+        "tokens/s": None if result is None or result.tokens_per_second is None else round(result.tokens_per_second),
+        "seconds": None if result is None else round(result.seconds),
+        "folder": trial.key,
+    }
+
+
+# ------------------------------------------------------------------------------------------- the table, as one reads it
+def caption_of(table: Table) -> str:
+    """What the table shows, how its intervals were made, and what its marks mean."""
+    several = f"Means over {table.seeds} seeds, paired 95% intervals."
+    intervals = "One seed: no interval." if table.seeds == 1 else several
+    marks = {MARKS[row.bracketed] for row in table.ranked} - {""}
+    notes = [f"{mark} {MEANING[mark]}." for mark in MEANING if mark in marks]
+    return " ".join(["Each scheme at its best learning rate, best first.", intervals, *notes])
+
+
+MARKS: dict[bool | None, str] = {True: "", False: "*", None: "†"}
+MEANING = {"*": "not bracketed: the edge of the rates tried", "†": "not swept: one rate"}
+
+
+def shown_rows(table: Table) -> list[dict[str, str]]:
+    """The table in words and rounded numbers, the same on the terminal and on the page."""
+    return [_shown(row, table) for row in table.rows]
+
+
+def _shown(row: Row, table: Table) -> dict[str, str]:
+    return {
+        "scheme": row.scheme,
+        "best lr": MISSING if row.lr is None else f"{row.lr:g}{MARKS[row.bracketed]}",
+        "val loss": _fixed(row.val_loss, ".4f"),
+        "bits/byte": _fixed(row.bits_per_byte, ".4f"),
+        f"vs {table.reference}": _difference(row, table),
+        "tok/s": _fixed(row.tokens_per_second, ",.0f"),
+        "params": _fixed(row.parameters, ","),
+        "diverged": _lost(row, table),
+    }
+
+
+def _fixed(value: float | None, form: str) -> str:
+    return MISSING if value is None else f"{value:{form}}"
+
+
+def _difference(row: Row, table: Table) -> str:
+    if row.scheme == table.reference:
+        return "reference"
+    return MISSING if row.difference is None else signed(row.difference)
+
+
+def _lost(row: Row, table: Table) -> str:
+    """How many runs were lost, of those tried."""
+    tried = sum(trial.scheme == row.scheme for trial in table.trials)
+    crashed = sum(trial.outcome.status == "failed" for trial in row.lost)
+    words = f"{len(row.lost) - crashed} of {tried}"
+    return f"{words}, {crashed} crashed" if crashed else words
+
+
+# -------------------------------------------------------------------------------------------------------- the record
+def document(found: Comparison) -> dict[str, Any]:
+    """Everything as strict JSON data: what `--json` prints and result.json holds."""
+    table = found.table
+    return {
+        "schema": SCHEMA,
+        "command": found.study.facts.get("command"),
+        "settings": found.study.facts.get("settings"),
+        "rates": found.study.facts.get("rates"),
+        "reference": table.reference,
+        "rows": [_json_row(row) for row in table.rows],
+        "can_tell": list(found.findings.can),
+        "cannot_tell": list(found.findings.cannot),
+        "runs": [trial.as_dict() for trial in table.trials],
+        "depth": asdict(found.depth),
+        "made_with": made_with(found),
+    }
+
+
+def _json_row(row: Row) -> dict[str, Any]:
+    plain = ("scheme", "lr", "bracketed", "val_loss", "bits_per_byte", "tokens_per_second", "parameters", "seeds")
+    return {
+        **{name: getattr(row, name) for name in plain},
+        "difference": None if row.difference is None else {**asdict(row.difference), "level": 0.95},
+        "lost": [trial.as_dict() for trial in row.lost],
+    }
+
+
+def made_with(found: Comparison) -> dict[str, Any]:
+    """This machine, and every set of versions that the runs were trained with."""
+    records = [found.folder / trial.key / "config.json" for trial in found.table.trials]
+    saved = [read_json(path) for path in records if path.exists()]
+    versions: list[Mapping[str, Any]] = []
+    for each in saved:
+        one = {**each.get("versions", {}), "git_commit": each.get("git_commit")}
+        if one not in versions:
+            versions.append(one)
+    return {"cores": available_cores(), "processor": processor(), "runs": versions}
+
+
+def processor() -> str:
+    """The processor's name, as the system gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

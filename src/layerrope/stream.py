@@ -1,0 +1,109 @@
+"""What a trained model's depth looks like: its gains at the four sites, and the size of its stream, layer by layer.
+
+Dimensions: B batch, T position, D width, L layers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from layerrope import checkpoint
+from layerrope.errors import InputError
+from layerrope.files import read_json
+from layerrope.gains import KINDS, LayerRoPE
+from layerrope.model import LM
+from layerrope.recipe import TrainConfig, from_json
+from layerrope.residual import Sublayer
+
+
+def trained_model(run_dir: Path) -> tuple[LM, TrainConfig]:
+    """The model of a run at its newest sound checkpoint, on the CPU in evaluation mode, and the run's config.
+
+    Raises:
+        InputError: no run there, no sound checkpoint, or one of another model.
+    """
+    config = from_json(TrainConfig, read_json(run_dir / "config.json")["config"])
+    path, found, skipped = checkpoint.latest(run_dir / "checkpoints")
+    if found is None:
+        raise InputError(skipped[0] if skipped else f"{run_dir} has no checkpoint: its run was not trained to a save")
+    model = LM(config.model)
+    weights = dict(found.tensors["model"])
+    if config.model.tie:
+        weights.setdefault("head.weight", weights["embed.weight"])
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise InputError(f"checkpoint {path} is of another model ({str(error).splitlines()[0]})") from error
+    return model.eval(), config
+
+
+def sublayers(model: LM) -> list[tuple[int, str, Sublayer]]:
+    """(layer, "attn" or "mlp", sublayer) in the order of execution."""
+    found = [(i, kind, layer.get_submodule(kind)) for i, layer in enumerate(model.layers) for kind in KINDS]
+    return [(i, kind, module) for i, kind, module in found if isinstance(module, Sublayer)]
+
+
+@torch.no_grad()
+def site_gains(model: LM) -> dict[str, Tensor]:
+    """The gain on what each sublayer reads and on what it writes: site -> (L, D) fp32.
+
+    A norm's or gate's own weight times the row of the gain table, whichever are there; a site with neither has no
+    entry (the write of a plain Pre-Norm sublayer).
+    """
+    rows = model.gain_rows(torch.device("cpu"))
+    found: dict[str, list[Tensor]] = {}
+    for layer, kind, module in sublayers(model):
+        branch, row = module.branch, rows[layer]
+        mine = None if row is None else row[KINDS.index(kind)]
+        for site, part, index, covered in (
+            ("read", branch.pre, 0, branch.reads),
+            ("write", branch.post, 1, branch.writes),
+        ):
+            weight = getattr(part, "weight", None)
+            gain = _product(weight, mine[index] if covered and mine is not None else None)
+            if gain is not None:
+                found.setdefault(f"{kind}_{site}", []).append(gain.float().expand(model.config.d_model))
+    return {site: torch.stack(gains) for site, gains in found.items()}
+
+
+def _product(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a * b
+
+
+@torch.no_grad()
+def base_angles(model: LM) -> dict[str, Tensor]:
+    """LayerRoPE's angle of the first channel pair in degrees: site -> (L,). Empty without its gains or rotation."""
+    found: dict[str, Tensor] = {}
+    for module in model.gains.modules() if model.gains is not None else ():
+        if isinstance(module, LayerRoPE) and module.rotation:
+            angles = torch.rad2deg(module.base_angle())
+            found |= {site: angles[:, k] for k, site in enumerate(module.sites)}
+    return found
+
+
+@torch.no_grad()
+def stream_rms(model: LM, ids: Tensor) -> Tensor:
+    """The root mean square of the stream h over B, T and D: before the first sublayer, then after each (2L + 1,).
+
+    A state of several streams is taken as the final norm would read it there.
+
+    Args:
+        ids: tokens (B, T).
+    """
+    found: list[Tensor] = []
+
+    def note(state: object) -> None:
+        found.append(model.ends.reduce(state).float().square().mean().sqrt())
+
+    modules = [module for _, _, module in sublayers(model)]
+    hooks = [modules[0].register_forward_pre_hook(lambda m, given: note(given[0]))]
+    hooks += [module.register_forward_hook(lambda m, given, state: note(state)) for module in modules]
+    try:
+        model.hidden(ids)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return torch.stack(found)

@@ -1,0 +1,208 @@
+"""A study: one base config, axes and seeds give runs, each in a folder named by the hash of its config.
+
+`runs/NAME/study.json` says what was asked for, `runs/NAME/KEY/` is one run. Asking again reuses what is done,
+continues what was cut, and adds what is new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from filelock import FileLock, Timeout
+
+from layerrope.accounting import count_parameters
+from layerrope.errors import InputError, one_of
+from layerrope.files import read_json, unwritable, write_json
+from layerrope.launch import Job, Listener, Outcome
+from layerrope.recipe import TrainConfig, from_json, run_key, to_json
+from layerrope.run_folder import read_result
+
+FORMAT = 1
+FILE = "study.json"
+FAILURE = "failure.json"
+
+Config = TypeVar("Config")
+
+
+def replaced(config: Config, fields: Mapping[str, Any]) -> Config:
+    """`config` with the named fields changed; a dot reaches into a nested config: `model.scheme`.
+
+    Raises:
+        InputError: no such field (with the nearest names), or a value that does not fit.
+    """
+    for path, value in fields.items():
+        name, _, inner = path.partition(".")
+        one_of("field", name, [f.name for f in dataclasses.fields(config)])  # type: ignore[arg-type]
+        value = replaced(getattr(config, name), {inner: value}) if inner else value
+        config = replace(config, **{name: value})  # type: ignore[type-var]
+    return config
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a study: its values on the axes, and its config."""
+
+    labels: Mapping[str, Any]
+    config: TrainConfig
+
+    @cached_property
+    def key(self) -> str:
+        return run_key(self.config)
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is asked for: a base config and, for every run, the fields in which it differs."""
+
+    name: str
+    base: TrainConfig
+    points: tuple[Mapping[str, Any], ...]
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """anything else that belongs to the record: the command, how the rates were chosen"""
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """Every run once, in order. Raises InputError for a point that is no config."""
+        made = [Run(point, replaced(self.base, point)) for point in self.points]
+        return tuple({run.key: run for run in made}.values())
+
+
+def grid(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination of the axes' values; the last axis moves fastest.
+
+    >>> grid({"lr": [0.1, 0.2], "seed": [0]})
+    [{'lr': 0.1, 'seed': 0}, {'lr': 0.2, 'seed': 0}]
+    """
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+# ------------------------------------------------------------------------------------------------------- on disk
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a study's folder. The system frees the lock when a process dies, so none is ever stale.
+
+    Raises:
+        InputError: another process works in it, it holds a single run or is a file, or it cannot be written.
+    """
+    if (folder / "config.json").exists():
+        raise InputError(f"{folder} holds a single run, not a study: choose another --out")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / "lock", timeout=0)
+        lock.acquire()
+    except Timeout as error:
+        raise InputError(f"another process works in {folder}: wait for it or choose another --out") from error
+    except NotImplementedError:  # a file system without locks: the runs inside still lock themselves where they can
+        lock = None
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def write_study(study: Study, folder: Path) -> None:
+    """Write study.json."""
+    saved = {"format": FORMAT, "name": study.name, "facts": study.facts, "base": to_json(study.base)}
+    write_json(folder / FILE, {**saved, "points": study.points, "keys": [run.key for run in study.runs]})
+
+
+def read_study(folder: Path) -> Study:
+    """The study that was asked for in `folder` last.
+
+    Raises:
+        InputError: there is none, or it is not readable.
+    """
+    if not (folder / FILE).exists():
+        raise InputError(f"{folder} holds no study (no {FILE}): give the folder that compare or study wrote")
+    saved = read_json(folder / FILE)
+    try:
+        base = from_json(TrainConfig, saved["base"], f"base in {folder / FILE}")
+        return Study(saved["name"], base, tuple(saved["points"]), saved["facts"])
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{folder / FILE} is not a study ({error}): run the study again") from error
+
+
+def outcomes(study: Study, folder: Path) -> dict[str, Outcome]:
+    """How far every run is on disk, by key: done, diverged, failed, or interrupted (begun or not)."""
+    return {run.key: _outcome(folder / run.key) for run in study.runs}
+
+
+def _outcome(run_dir: Path) -> Outcome:
+    result = read_result(run_dir)
+    if result is not None:
+        return Outcome(result.status, result, result.error)
+    if not (run_dir / FAILURE).exists():
+        return Outcome("interrupted")
+    failure = read_json(run_dir / FAILURE)
+    return Outcome("failed", error=failure.get("error"), attempts=failure.get("attempts", 1))
+
+
+# -------------------------------------------------------------------------------------------------------- running
+Launcher = Callable[[Sequence[Job], Listener], Mapping[Path, Outcome]]
+"""Trains jobs somewhere: `run_here` or `run_local` with their settings filled in."""
+
+
+def run_study(study: Study, folder: Path, launch: Launcher, listen: Listener) -> dict[str, Outcome]:
+    """Train every run of `study` that is not done yet, in `folder`; failures of an earlier call are tried again.
+
+    Args:
+        study: what to train.
+        folder: of the study.
+        launch: where the runs go.
+        listen: told what happens; runs that are done already are told of first.
+
+    Returns:
+        The outcome of every run, by its key.
+
+    Raises:
+        InputError: a run that cannot be trained as it is; the folder is in use or cannot be written.
+        KeyboardInterrupt: the user stopped; the same call continues.
+    """
+    with locked(folder):
+        write_study(study, folder)
+        found = outcomes(study, folder)
+        jobs = {run.key: job(run, folder) for run in study.runs}
+        for key, outcome in found.items():
+            if outcome.result is not None:
+                listen(jobs[key], outcome)
+        waiting = [jobs[key] for key, outcome in found.items() if outcome.result is None]
+        for each in waiting:
+            (each.run_dir / FAILURE).unlink(missing_ok=True)
+        for run_dir, outcome in launch(waiting, listen).items():
+            found[run_dir.name] = outcome
+            if outcome.status == "failed":
+                write_json(run_dir / FAILURE, {"error": outcome.error, "attempts": outcome.attempts})
+        return found
+
+
+def job(run: Run, folder: Path) -> Job:
+    """A run as a launcher takes it; the cost of a step is taken as its parameters times its tokens."""
+    size = count_parameters(run.config.model)[0]
+    return Job(folder / run.key, run.config, label(run), float(size * run.config.tokens_per_step))
+
+
+def label(run: Run) -> str:
+    """A run's values on the axes, short: `layerrope lr 0.003 seed 0`."""
+    names = {"model.scheme": "", "lr": "lr ", "seed": "seed "}
+    return " ".join(f"{names.get(k, k.removeprefix('model.') + ' ')}{_short(v)}" for k, v in run.labels.items())
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def command_line() -> str:
+    """The command that is running, as one would type it."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
