@@ -44,60 +44,96 @@ class Figure(NamedTuple):
     caption: str
     alt: str
 
+    @property
+    def title(self) -> str:
+        """The caption's first clause."""
+        return re.split(r"[.;:,]", self.caption)[0]
+
 
 def charts(inspection: Inspection) -> dict[str, Figure]:
     """Every chart of one model; sites with too few layers are left out."""
     told = [r for r in inspection.reports.values() if r.whole is not None]
-    figures = {"size": size_chart([inspection])}
+    figures = {"size": size_chart(inspection)}
     if told:
         figures |= {"angle": _angle_chart(told), "error": _error_chart(told)}
-    tried = [r for r in told if r.whole and r.whole.fit.null]
+    tried = [r for r in told if r.whole and any(r.whole.fit.null)]
     if tried:
         figures["rotation"] = _rotation_chart(tried)
-    for report in told:
+    for report in (r for r in told if r.of_the_stream):
         figures[f"picture-{report.site.role}"] = _site_picture(report)
     for report in inspection.reports.values():
         figures[f"spread-{report.site.role}"] = _spread_chart(report)
     return figures
 
 
-def size_chart(inspections: Sequence[Inspection]) -> Figure:
-    """RMS of the gain by layer and site; of several models by relative depth."""
+def size_chart(inspection: Inspection) -> Figure:
+    """RMS of the gain by layer, one line a site."""
     import altair as alt
 
+    rows = [
+        {"site": role_words(r["role"]), "layer": r["layer"], "rms": r["rms"]}
+        for r in inspection.layer_rows()
+        if r["part"] == "gain" and r["layer"] is not None
+    ]
+    chart = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_line()
+        .encode(
+            x=_layer_axis(),
+            y=_size_axis(),
+            color=_site_colour(list(inspection.reports)),
+            tooltip=["site:N", "layer:Q", alt.Tooltip("rms:Q", format=".4g")],
+        )
+        .properties(width=640, height=300)
+    )
+    caption = (
+        "Size of the gains by layer on a logarithmic scale: an exponential law is a straight line, a power law bends."
+    )
+    return Figure(chart, caption, "RMS of the norm gains by layer, one line for each site")
+
+
+def comparison_charts(inspections: Sequence[Inspection]) -> list[Figure]:
+    """RMS of the gain by relative depth, one line a model, one chart a site."""
     labels = short_labels([i.label for i in inspections])
-    rows = [
-        {**row, "model": label}
-        for label, i in zip(labels, inspections, strict=True)
-        for row in i.layer_rows()
-        if row["part"] == "gain" and row["layer"] is not None
-    ]
-    one = len(inspections) == 1
-    deepest = {(r["model"], r["role"]): r["layer"] for r in rows}
-    rows = [
-        {
-            "model": r["model"],
-            "site": role_words(r["role"]),
-            "layer": r["layer"],
-            "depth": r["layer"] / max(deepest[r["model"], r["role"]], 1),
-            "rms": r["rms"],
-        }
-        for r in rows
-    ]
     roles = list(dict.fromkeys(role for i in inspections for role in i.reports))
-    x = alt.X("layer:Q", title="layer", axis=alt.Axis(tickMinStep=1)) if one else alt.X("depth:Q", title="depth")
-    encoding: dict[str, Any] = {
-        "x": x,
-        "y": alt.Y("rms:Q", title="RMS of the gain", scale=alt.Scale(type="log", nice=False)),
-        "color": _site_colour(roles),
-        "tooltip": ["model:N", "site:N", "layer:Q", alt.Tooltip("rms:Q", format=".4g")],
-    }
-    if not one:
-        encoding["strokeDash"] = alt.StrokeDash("model:N", sort=None, legend=alt.Legend(symbolType="stroke"))
-    chart = alt.Chart(alt.Data(values=rows)).mark_line().encode(**encoding).properties(width=640, height=300)
-    where = "layer" if one else "depth (0 the first layer, 1 the last)"
-    caption = f"Size of the gains by {where}; both scales of a power law would need log depth, so it bends here."
-    return Figure(chart, caption, f"RMS of the norm gains by {where}, one line for each site")
+    return [_comparison_chart(role, dict(zip(labels, inspections, strict=True))) for role in roles]
+
+
+def _comparison_chart(role: str, inspections: dict[str, Inspection]) -> Figure:
+    import altair as alt
+
+    rows = []
+    for label, inspection in inspections.items():
+        here = [r for r in inspection.layer_rows() if r["role"] == role and r["part"] == "gain"]
+        last = max((r["layer"] for r in here), default=0) or 1
+        rows += [{"model": label, "layer": r["layer"], "depth": r["layer"] / last, "rms": r["rms"]} for r in here]
+    legend = alt.Legend(symbolType="stroke")
+    scale = alt.Scale(domain=list(inspections))
+    chart = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_line()
+        .encode(
+            x=alt.X("depth:Q", title="depth (0 the first layer, 1 the last)"),
+            y=_size_axis(),
+            color=alt.Color("model:N", scale=scale, legend=legend),
+            strokeDash=alt.StrokeDash("model:N", scale=scale, legend=legend),
+            tooltip=["model:N", "layer:Q", alt.Tooltip("rms:Q", format=".4g")],
+        )
+        .properties(width=640, height=260)
+    )
+    return Figure(chart, f"{role_words(role)}: size of the gains by depth.", f"RMS of {role_words(role)} by model")
+
+
+def _layer_axis() -> alt.X:
+    import altair as alt
+
+    return alt.X("layer:Q", title="layer", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(nice=False))
+
+
+def _size_axis() -> alt.Y:
+    import altair as alt
+
+    return alt.Y("rms:Q", title="RMS of the gain", scale=alt.Scale(type="log", nice=False))
 
 
 def _site_colour(roles: Sequence[str]) -> alt.Color:
@@ -121,7 +157,7 @@ def _angle_chart(reports: Sequence[SiteReport]) -> Figure:
         alt.Chart(alt.Data(values=rows))
         .mark_line()
         .encode(
-            x=alt.X("layer:Q", title="layer", axis=alt.Axis(tickMinStep=1)),
+            x=_layer_axis(),
             y=alt.Y("angle:Q", title="angle to the layer before (degrees)"),
             color=_site_colour([r.site.role for r in reports]),
             tooltip=["site:N", "layer:Q", alt.Tooltip("angle:Q", format=".1f")],
@@ -149,7 +185,7 @@ def _error_chart(reports: Sequence[SiteReport]) -> Figure:
         alt.Chart(alt.Data(values=rows))
         .mark_point(size=80)
         .encode(
-            x=alt.X("error:Q", title="relative error of the fit (0 is exact)", axis=alt.Axis(tickCount=6)),
+            x=alt.X("error:Q", title="relative error (0 is exact)", scale=alt.Scale(zero=True)),
             y=alt.Y("site:N", title=None, sort=None, axis=alt.Axis(grid=True)),
             color=alt.Color("fit:N", title="shared vector", scale=alt.Scale(domain=list(_FITS), range=colours)),
             shape=alt.Shape("fit:N", title="shared vector", scale=alt.Scale(domain=list(_FITS), range=shapes)),
@@ -158,7 +194,7 @@ def _error_chart(reports: Sequence[SiteReport]) -> Figure:
         .properties(width=640, height=alt.Step(34))
     )
     caption = (
-        "How well one shared vector describes all layers: as it is (one vector), growing as (l+1)^beta (magnitude "
+        "Error of one shared vector for all layers: as it is (one vector), growing as (l+1)^beta (magnitude "
         "only), growing and rotating (LayerRoPE), or with a free size for each layer (the best possible of rank 1)."
     )
     return Figure(chart, caption, "relative error of four fits for each site")
@@ -254,9 +290,7 @@ def _spread_chart(report: SiteReport) -> Figure:
             low, high = float(row.values.min()), float(row.values.max())
             names = ("p5", "p25", "p50", "p75", "p95")
             rows.append({"layer": row.layer, "min": low, "max": high, **dict(zip(names, q, strict=True))})
-    base = alt.Chart(alt.Data(values=rows)).encode(
-        x=alt.X("layer:Q", title="layer", axis=alt.Axis(tickMinStep=1)),
-    )
+    base = alt.Chart(alt.Data(values=rows)).encode(x=_layer_axis())
     colour = COLOURS.get(report.site.role, PALETTE["blue"])
     tips = [alt.Tooltip(f"{n}:Q", format=".3g") for n in ("layer", "min", "p5", "p50", "p95", "max")]
     wide = base.mark_area(opacity=0.18, color=colour).encode(y=alt.Y("p5:Q", title="gain"), y2="p95:Q")
@@ -269,22 +303,29 @@ def _spread_chart(report: SiteReport) -> Figure:
 
 def save_pictures(inspections: Sequence[Inspection], path: str | os.PathLike[str]) -> list[Path]:
     """Draw the charts of `inspections`: one picture if `path` ends in .png, else a file a chart in that folder."""
-    import altair as alt
 
     path = Path(path)
-    sets = [charts(i) for i in inspections]
     if path.suffix.lower() == ".png":
-        overview = [size_chart(inspections).chart] + [
-            s[name].chart for s in sets for name in ("angle", "error") if name in s
-        ]
-        return [save_png(alt.vconcat(*overview).resolve_scale(color="independent", shape="independent"), path)]
-    labels = short_labels([i.label for i in inspections])
-    names = [_file_name(label) if len(inspections) > 1 else "" for label in labels]
+        return [save_png(_overview(inspections), path)]
+    labels = short_labels([i.label for i in inspections]) if len(inspections) > 1 else [""]
     return [
-        save_png(figure.chart, path / f"{prefix}{_file_name(name)}.png")
-        for prefix, figures in zip((f"{n}." if n else "" for n in names), sets, strict=True)
-        for name, figure in figures.items()
+        save_png(figure.chart, path / f"{_file_name(f'{label}.{name}'.lstrip('.'))}.png")
+        for label, inspection in zip(labels, inspections, strict=True)
+        for name, figure in charts(inspection).items()
     ]
+
+
+def _overview(inspections: Sequence[Inspection]) -> alt.VConcatChart:
+    """One picture: size, angle and error of one model, or the sizes of several by site."""
+    import altair as alt
+
+    if len(inspections) > 1:
+        figures = comparison_charts(inspections)
+    else:
+        drawn = charts(inspections[0])
+        figures = [drawn[name] for name in ("size", "angle", "error") if name in drawn]
+    titled = [figure.chart.properties(title=figure.title) for figure in figures]
+    return alt.vconcat(*titled).resolve_scale(color="independent", shape="independent", strokeDash="independent")
 
 
 def _file_name(text: str) -> str:

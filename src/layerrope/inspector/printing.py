@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from layerrope.inspector.compare import compare, short_labels
-from layerrope.inspector.words import share
+from layerrope.inspector.words import fixed, share
 from layerrope.page import MISSING, show
 from layerrope.terminal import note, out
 
@@ -81,7 +81,7 @@ def _growth(row: Line) -> dict[str, Any]:
         "d": row["d"],
         "c": row.get("c"),
         "beta": _fixed(row.get("beta")),
-        "95%": MISSING if low is None else f"{low:.2f} to {high:.2f}",
+        "95%": MISSING if low is None or high is None else f"{fixed(low)} to {fixed(high)}",
         "l > 0": _fixed(row.get("beta_from_1")),
         "R²": _fixed(row.get("r2")),
         "best law": row.get("best_law"),
@@ -118,7 +118,7 @@ def _fit(row: Line) -> dict[str, Any]:
 
 
 def _fixed(value: float | None, decimals: int = 2) -> str:
-    return MISSING if value is None or math.isnan(value) else f"{value:.{decimals}f}"
+    return MISSING if value is None or math.isnan(value) else fixed(value, decimals)
 
 
 def _print_comparison(inspections: Sequence[Inspection], by_depth: bool) -> None:

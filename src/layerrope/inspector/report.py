@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from layerrope.inspector.compare import compare, short_labels
-from layerrope.inspector.figures import charts, control_figure, size_chart
+from layerrope.inspector.figures import charts, comparison_charts, control_figure
 from layerrope.inspector.words import site_verdict
+from layerrope.norm_sites import role_words
 from layerrope.page import Page
 
 if TYPE_CHECKING:
@@ -38,16 +39,50 @@ def report_page(inspections: Sequence[Inspection]) -> Page:
 
 def _comparison(page: Page, inspections: Sequence[Inspection]) -> None:
     both = compare(inspections)
+    labels = [i.label for i in inspections]
+    short = dict(zip(labels, short_labels(labels), strict=True))
     page.heading("Side by side")
-    page.table([{"model": i.label, "verdict": i.verdict} for i in inspections], "In words")
-    page.chart(*size_chart(inspections))
-    short = dict(zip([i.label for i in inspections], short_labels([i.label for i in inspections]), strict=True))
-    page.table([{**row, "model": short[row["model"]]} for row in both.site_rows], "By role")
+    page.table([{"model": short[i.label], "verdict": i.verdict} for i in inspections], "In words")
+    page.charts(comparison_charts(inspections))
+    page.table(_renamed(both.site_rows, _BY_ROLE, short), "By role")
     if both.only_in:
-        page.note(
-            "Not every model has every site: " + "; ".join(f"{r}: {', '.join(m)}" for r, m in both.only_in.items())
-        )
-    page.table(both.layer_rows, f"By role and depth, against {inspections[0].label}", folded=True)
+        only = (f"{role_words(r)} only in {', '.join(short[m] for m in models)}" for r, models in both.only_in.items())
+        page.note(f"Not every model has every site: {'; '.join(only)}.")
+    rows = _renamed(both.layer_rows, _BY_DEPTH, short)
+    page.table(rows, f"By role and depth, against {short[labels[0]]}", folded=True)
+
+
+_BY_ROLE = {
+    "site": "site",
+    "model": "model",
+    "layers": "layers",
+    "d": "channels",
+    "beta": "beta",
+    "r2": "R²",
+    "rank1": "rank-1 share",
+    "largest_angle_from_1": "largest angle, l > 0",
+    "error_magnitude": "magnitude only",
+    "error_full": "LayerRoPE",
+    "p_value": "p of its rotation",
+}
+_BY_DEPTH = {
+    "site": "site",
+    "model": "model",
+    "layer": "layer",
+    "its_layer": "its layer",
+    "depth": "depth",
+    "rms": "RMS",
+    "its_rms": "its RMS",
+    "ratio": "ratio",
+    "angle": "angle (degrees)",
+    "largest_difference": "largest difference",
+}
+
+
+def _renamed(rows: Sequence[dict[str, Any]], columns: dict[str, str], short: dict[str, str]) -> list[dict[str, Any]]:
+    """`rows` under readable column names, with sites in words and short labels."""
+    said = [{**row, "site": role_words(row["site"]), "model": short[row["model"]]} for row in rows]
+    return [{words: row[name] for name, words in columns.items()} for row in said]
 
 
 def _model(page: Page, inspection: Inspection, several: bool) -> None:
@@ -98,7 +133,7 @@ def _direction(page: Page, inspection: Inspection, figures: dict[str, Any]) -> N
         return
     page.heading("Direction", 3).chart(*figures["angle"])
     page.table([row for r in told for row in _direction_rows(r)], "True angles in degrees, and shares of one direction")
-    page.charts([*(figures[f"picture-{r.site.role}"] for r in told), control_figure()])
+    page.charts([*(f for name, f in figures.items() if name.startswith("picture-")), control_figure()])
     rows = [_outlier_row(r) for r in told if r.outliers is not None]
     page.table(rows, "Which channels depart from one shared trajectory")
 

@@ -63,6 +63,16 @@ class SiteReport:
     null: Null | None
     """the sweep of the picture for a table that does not turn"""
 
+    @property
+    def of_the_stream(self) -> bool:
+        """Does the site read or write the stream (or is it unknown)?"""
+        return of_the_stream(self.site.role)
+
+
+def of_the_stream(role: str) -> bool:
+    """Does a role read or write the stream, so that LayerRoPE could cover it? Unknown roles count."""
+    return role in STREAM_ROLES or role.startswith("unknown")
+
 
 def layer_statistics(row: Row) -> dict[str, Any]:
     """RMS, mean and the rest of one vector; NaN where the vector is broken."""
@@ -98,8 +108,7 @@ def report_site(site: Site, base: float = 100.0, shuffles: int = 20, seed: int =
     d = rows.shape[1] if rows.ndim == 2 else 0
     if len(rows) < FEWEST or d < 2 or site.untrained:
         return SiteReport(site, d, left_out, None, None, None, None)
-    rotation = site.role in STREAM_ROLES or site.role.startswith("unknown")
-    whole = _view(rows, layers, base, shuffles, seed, rotation)
+    whole = _view(rows, layers, base, shuffles, seed, of_the_stream(site.role))
     later = layers > 0
     without = _view(rows[later], layers[later], base, 0, seed, False) if FEWEST <= later.sum() < len(rows) else None
     shared = shared_direction(rows)

@@ -44,10 +44,10 @@ def growth(report: SiteReport) -> str:
     power = report.whole.power
     within = _interval(power.beta_interval)
     fits = "" if math.isnan(power.r2) else f"R² {power.r2:.2f}"
-    trend = f"{_trend(report.whole)}, about as (l+1)^{power.beta:.2f} ({within}{fits})"
+    trend = f"{_trend(report.whole)}, about as (l+1)^{fixed(power.beta)} ({within}{fits})"
     if _trend(report.whole) == "show no clear trend with depth":
-        trend = f"show no clear trend with depth (exponent {power.beta:.2f}, {within.rstrip(', ')})"
-    without = f"; without layer 0 the exponent is {report.later.power.beta:.2f}" if report.later else ""
+        trend = f"show no clear trend with depth (exponent {fixed(power.beta)}, {within.rstrip(', ')})"
+    without = f"; without layer 0 the exponent is {fixed(report.later.power.beta)}" if report.later else ""
     return f"{_capital(report.site.words)} gains {trend}{without}. {_best_law(report.whole.laws)}"
 
 
@@ -60,7 +60,11 @@ def _trend(view: View) -> str:
 
 
 def _interval(interval: tuple[float, float] | None) -> str:
-    return f"95% interval {interval[0]:.2f} to {interval[1]:.2f}, " if interval else "too few layers for an interval, "
+    return (
+        f"95% interval {fixed(interval[0])} to {fixed(interval[1])}, "
+        if interval
+        else "too few layers for an interval, "
+    )
 
 
 def _best_law(laws: dict[str, Law]) -> str:
@@ -98,6 +102,11 @@ def turning(fit: GainFit) -> str:
     return f"{size}; {removes}, shuffled channels up to {reach} (p = {fit.p_value:.2f}): not identifiable."
 
 
+def fixed(value: float, decimals: int = 2) -> str:
+    """`value` with so many decimals, never as minus zero."""
+    return f"{round(value, decimals) + 0.0:.{decimals}f}"
+
+
 def share(value: float) -> str:
     """A share as a percentage with two significant digits, however small."""
     return f"{100 * value:.2g}%" if value >= 1e-6 else "<0.0001%"
@@ -119,7 +128,7 @@ def _all_growth(reports: Sequence[SiteReport]) -> str:
         groups.setdefault(_trend(report.whole), []).append(report)
     parts = []
     for trend, members in groups.items():
-        exponents = _joined([f"{r.whole.power.beta:.2f}" for r in members if r.whole])
+        exponents = _joined([fixed(r.whole.power.beta) for r in members if r.whole])
         noun = "exponents" if len(members) > 1 else "exponent"
         parts.append(f"the gains of {_joined([_name(r) for r in members])} {trend} ({noun} {exponents})")
     return f"Over {_depths(reports)} layers {_joined(parts)}."
