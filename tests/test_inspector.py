@@ -433,3 +433,18 @@ def test_a_run_whose_gains_do_not_fit_its_configuration_is_refused(tmp_path: Pat
     path.write_text(json.dumps({"model_type": "layerrope"}))
     with pytest.raises(InputError, match="names no scheme"):
         layerrope.inspect(tmp_path / "m")
+
+
+@pytest.mark.parametrize("scheme", ["layerrope", "lns+layerrope"])
+def test_a_training_run_is_inspected_as_it_lies(tmp_path: Path, scheme: str) -> None:
+    from toy_run import run, toy_config
+
+    run(toy_config(n_layer=4, steps=6, scheme=scheme), tmp_path / "run")
+    found = layerrope.inspect(tmp_path / "run", shuffles=0)
+    assert found.table.format == "run"
+    assert found.label.endswith("step-6")
+    assert [len(s.rows) for s in found.table.sites.values()] == [4] * 4
+    assert {s.convention for s in found.table.sites.values()} == {"computed"}
+    if scheme == "layerrope":
+        size = found.table.scalars["attn_read"]
+        assert found.reports["attn_read"].whole.fit.beta == pytest.approx(size["beta"], abs=0.02)  # type: ignore[union-attr]
