@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import shlex
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -201,8 +199,3 @@ def label(run: Run) -> str:
 
 def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def command_line() -> str:
-    """The command that is running, as one would type it."""
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])

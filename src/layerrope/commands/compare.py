@@ -16,13 +16,14 @@ from rich.table import Table as Grid
 from layerrope import terminal
 from layerrope.commands.board import Board
 from layerrope.commands.live import DataStages, clock
+from layerrope.commands.typed import typed
 from layerrope.compare_plan import Request, plan
 from layerrope.errors import InputError
 from layerrope.launch import available_cores, run_here
 from layerrope.machine import check_machine
 from layerrope.processes import run_local
 from layerrope.report import Comparison, caption_of, shown_rows, write_report
-from layerrope.study import Launcher, Study, command_line, job, run_study
+from layerrope.study import Launcher, Study, job, run_study
 
 WIDTH = 110
 """Columns of the table where stdout is no terminal."""
@@ -51,9 +52,9 @@ class Command(Request):
     """print one JSON document on stdout, and nothing else there"""
 
     def run(self) -> int:
-        check_machine(self.device, self.precision)
+        self._check()
         study = plan(self._request(), progress=DataStages())
-        study = replace(study, facts={**study.facts, "command": command_line()})
+        study = replace(study, facts={**study.facts, "command": typed(self, "compare", ("json", "dry_run"))})
         workers = self._workers(len(study.runs))
         show_settings(
             study, f"{len(study.runs)}, {max(workers, 1)} at once with {_threads(self.threads)}; in {self.out}"
@@ -81,11 +82,16 @@ class Command(Request):
             raise InputError(f"--steps must be at least 1: got {self.steps}")
         return replace(request, budget=f"{self.steps}steps")
 
-    def _workers(self, runs: int) -> int:
+    def _check(self) -> None:
+        """Raise InputError for what can be refused before any text is read."""
+        check_machine(self.device, self.precision)
         for name, least in (("jobs", 0), ("threads", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(f"--{name} must be at least {least}: got {value}")
+
+    def _workers(self, runs: int) -> int:
+        """Runs at once; 0 is this process."""
         if self.jobs is not None:
             return min(self.jobs, runs)
         cores = available_cores() if self.device == "cpu" else self.threads
