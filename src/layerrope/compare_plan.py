@@ -28,7 +28,7 @@ class Request:
     """depth schemes, with options where wanted: layerrope:rotation=off"""
     lrs: tuple[float, ...] = ()
     """peak learning rates to try for every scheme; none: the best of the packaged sweep where it was made at these
-    settings, else a grid from 7.5e-4 to 2.4e-2 in factors of two"""
+    settings, else a grid from 1.5e-3 to 4.8e-2 in factors of two"""
     seeds: tuple[int, ...] = (0,)
     """one run of everything for each; two or more give intervals"""
     tier: str = "micro"
@@ -40,8 +40,8 @@ class Request:
     tokenizer: str = "bytes"
     """bytes, bpe:SIZE (trained on the text), a tokenizer.json, or hub:NAME. Bytes suit a small budget: nothing to
     train first, and the compute goes to the layers, where the schemes differ, and not to a large head"""
-    budget: str = "240"
-    """length of each run: steps (240), tokens (2M) or tokens per parameter of the Pre-Norm model (20x)"""
+    budget: str = "200"
+    """length of each run: steps (200), tokens (2M) or tokens per parameter of the Pre-Norm model (20x)"""
     batch_size: int = 16
     """sequences per step"""
     embed_std: float = math.sqrt(2 / 5)

@@ -14,7 +14,7 @@ from typing import Any
 
 from layerrope.recipe import NEUTRAL, TrainConfig, to_json
 
-GRID = (7.5e-4, 1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2)
+GRID = (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2, 4.8e-2)
 """The rates of a sweep: a factor of two apart, wide enough to hold the best ones of every scheme in the sources."""
 
 FORMAT = 1
