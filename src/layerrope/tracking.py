@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from layerrope.errors import MissingExtra, one_of
+from layerrope.errors import InputError, MissingExtra, one_of
 
 
 class Tracker(Protocol):
@@ -34,17 +36,19 @@ class TensorBoard:
 
 
 class HostedRun:
-    """A run of W&B or trackio, which share their interface; resumed under its key."""
+    """A run of W&B or trackio, which share their interface; resumed under its key. What they print goes to stderr."""
 
     def __init__(self, module: str, run_dir: Path, key: str, config: dict[str, Any], extra: dict[str, Any]) -> None:
         self.module = importlib.import_module(module)
-        self.module.init(project="layerrope", name=f"{run_dir.name}-{key}", config=config, resume="allow", **extra)
+        with contextlib.redirect_stdout(sys.stderr):
+            self.module.init(project="layerrope", name=f"{run_dir.name}-{key}", config=config, resume="allow", **extra)
 
     def log(self, row: dict[str, Any]) -> None:
         self.module.log(numbers(row), step=row["step"])
 
     def close(self) -> None:
-        self.module.finish()
+        with contextlib.redirect_stdout(sys.stderr):
+            self.module.finish()
 
 
 def _wandb(run_dir: Path, key: str, config: dict[str, Any], step: int) -> Tracker:
@@ -70,6 +74,28 @@ def check_trackers(names: Iterable[str]) -> None:
             importlib.import_module(name)
         except ImportError as error:
             raise MissingExtra(name, "track") from error
+
+
+@contextlib.contextmanager
+def start_trackers(
+    names: Iterable[str], run_dir: Path, key: str, config: dict[str, Any], step: int
+) -> Iterator[list[Tracker]]:
+    """The trackers of a run that has done `step` updates, as a context that closes them.
+
+    Raises:
+        InputError: one that does not start (no account, no network).
+    """
+    with contextlib.ExitStack() as stack:
+        trackers: list[Tracker] = []
+        for name in names:
+            try:
+                tracker = TRACKERS[name](run_dir, key, config, step)
+            except Exception as error:
+                words = " ".join(str(error).split()) or type(error).__name__
+                raise InputError(f"tracker {name} does not start: {words}") from error
+            stack.callback(tracker.close)
+            trackers.append(tracker)
+        yield trackers
 
 
 def numbers(row: dict[str, Any], prefix: str = "") -> dict[str, float]:

@@ -17,7 +17,7 @@ from layerrope.errors import InputError
 from layerrope.recipe import TrainConfig, run_key, to_json
 from layerrope.run_folder import Result, RunFolder, read_result
 from layerrope.session import Callback, Probe, Report, Session
-from layerrope.tracking import TRACKERS, check_trackers
+from layerrope.tracking import check_trackers, start_trackers
 
 __all__ = ["Callback", "Probe", "Report", "Result", "TrainConfig", "run_key", "train"]
 
@@ -71,13 +71,9 @@ def train(
             folder.clear()
         session = Session(config, folder, where, data, progress, probes)
         session.start()
-        trackers = [TRACKERS[name](folder.path, run_key(config), to_json(config), session.at.steps) for name in track]
-        try:
-            with _interrupts() as interrupted:
-                return session.run(lambda: interrupted() or (stop is not None and stop()), trackers)
-        finally:
-            for tracker in trackers:
-                tracker.close()
+        facts = folder.path, run_key(config), to_json(config), session.at.steps
+        with start_trackers(track, *facts) as trackers, _interrupts() as interrupted:
+            return session.run(lambda: interrupted() or (stop is not None and stop()), trackers)
 
 
 def _check_fits(config: TrainConfig, data: Dataset) -> None:
