@@ -1,0 +1,170 @@
+"""`layerrope train`: one model under one scheme, resumable."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from layerrope.accounting import count_parameters
+from layerrope.budget import steps_of
+from layerrope.commands.live import DataStages, RunBar
+from layerrope.config import ModelConfig, preset, tier
+from layerrope.data import DataConfig, load_data
+from layerrope.errors import InputError
+from layerrope.machine import check_machine, default_device
+from layerrope.recipe import Settings, TrainConfig, run_key
+from layerrope.run_folder import Result, RunFolder
+from layerrope.schemes import scheme
+from layerrope.terminal import emit_json, out
+from layerrope.tracking import check_trackers
+from layerrope.train import train
+
+EXIT = {"done": 0, "diverged": 1, "interrupted": 130}
+
+
+@dataclass(frozen=True)
+class Command(Settings):
+    """Train one decoder language model and keep a run that can be resumed, compared and inspected.
+
+    The same flags give the same run: a finished one is only printed, a cut one continues. Exit code 1 means that the
+    run diverged.
+    """
+
+    probe_every: tyro.conf.Suppress[int] = 0
+    scheme: str = "layerrope"
+    """depth scheme, with options: layerrope:rotation=off"""
+    tier: str = "micro"
+    """named model size: micro (1.2M parameters, minutes on a CPU), 60m ... 7b (the paper's ladder), d128-L48 ..."""
+    preset: str | None = None
+    """modern (RMSNorm, rotary positions, SwiGLU) or gpt-2017 (LayerNorm, learned positions, GELU); the tier's own"""
+    n_layer: int | None = None
+    """layers, in place of the tier's"""
+    n_head: int | None = None
+    """query heads, in place of the tier's"""
+    d_model: int | None = None
+    """width of the stream, in place of the tier's"""
+    d_ff: int | None = None
+    """hidden width of the MLP, in place of the tier's"""
+    seq_len: int | None = None
+    """tokens per training sequence, in place of the tier's"""
+    embed_std: float | None = None
+    """standard deviation of the token embedding at the start, in place of the tier's"""
+    data: str = "embedded"
+    """text: embedded (5.6 MB of novels), a .txt or .jsonl file (also .xz, .zst, .gz), a folder, or hf:NAME"""
+    tokenizer: str = "bytes"
+    """bytes (257 ids), bpe:SIZE (trained on this text), a tokenizer.json file, or hub:NAME"""
+    layout: str = "packed"
+    """packed (documents one after another) or padded (each document padded or cut to a sequence)"""
+    text_key: str = "text"
+    """key or column that holds the text in .jsonl files and Hugging Face datasets"""
+    max_docs: int | None = None
+    """stop reading the training text after this many documents"""
+    budget: str | None = None
+    """length of the run: updates (500), tokens (2M) or tokens per parameter (20x); 500 updates"""
+    steps: int | None = None
+    """length of the run in updates, in place of --budget"""
+    device: str = "auto"
+    """cpu, cuda, cuda:N; auto: cuda where there is one"""
+    threads: int | None = None
+    """CPU threads; torch's own choice"""
+    out: Path | None = None
+    """folder of the run; runs/SCHEME-KEY, where KEY names the settings"""
+    fresh: bool = False
+    """start over: remove the run that the folder holds"""
+    track: tuple[str, ...] = ()
+    """also log to: tensorboard, wandb, trackio"""
+    json: bool = False
+    """print the result as one JSON document on stdout"""
+
+    def run(self) -> int:
+        device = default_device() if self.device == "auto" else self.device
+        check_machine(device, self.precision)
+        check_trackers(self.track)
+        config = self.plan()
+        data = load_data(config.data, progress=DataStages())
+        config = self.plan(data.vocab_size)
+        run_dir = self.out or Path("runs") / default_name(config)
+        with RunBar(self.scheme) as bar:
+            result = train(
+                config,
+                run_dir,
+                device=device,
+                threads=self.threads,
+                resume=not self.fresh,
+                progress=bar,
+                track=self.track,
+                data=data,
+            )
+        self._print(run_dir, config, result)
+        return EXIT[result.status]
+
+    def plan(self, vocab_size: int | None = None) -> TrainConfig:
+        """The run these flags describe; without the data's vocabulary only to see whether they fit together."""
+        model = self._model(vocab_size)
+        data = DataConfig(
+            source=self.data,
+            tokenizer=self.tokenizer,
+            seq_len=model.seq_len,
+            layout=self.layout,
+            text_key=self.text_key,
+            max_docs=self.max_docs,
+        )
+        settings = {name: getattr(self, name) for name in Settings.__dataclass_fields__}
+        config = TrainConfig(**settings, model=model, data=data)
+        return replace(config, steps=self._steps(config))
+
+    def _model(self, vocab_size: int | None) -> ModelConfig:
+        scheme(self.scheme)
+        names = ("n_layer", "n_head", "d_model", "d_ff", "seq_len", "embed_std")
+        changes: dict[str, Any] = {n: getattr(self, n) for n in names if getattr(self, n) is not None}
+        if vocab_size is not None:
+            changes["vocab_size"] = vocab_size
+        model = replace(tier(self.tier), scheme=self.scheme, **changes)
+        return model if self.preset is None else preset(self.preset, model)
+
+    def _steps(self, config: TrainConfig) -> int:
+        if self.steps is not None and self.budget is not None:
+            raise InputError("--steps and --budget both set the length of the run: give one of them")
+        if self.steps is not None:
+            return self.steps
+        return steps_of(self.budget or "500", count_parameters(config.model)[0], config.tokens_per_step)
+
+    def _print(self, run_dir: Path, config: TrainConfig, result: Result) -> None:
+        if self.json:
+            emit_json({"run_dir": run_dir, **asdict(result)})
+            return
+        out.print(report(config, result), markup=False, soft_wrap=True)
+        out.print(f"run       {run_dir} ({', '.join(files(run_dir))})", markup=False, soft_wrap=True)
+
+
+def default_name(config: TrainConfig) -> str:
+    """The folder's name where none is given: the scheme, with what a file system may not take left out, and the key."""
+    return f"{re.sub(r'[^A-Za-z0-9.+-]+', '-', config.model.scheme)}-{run_key(config)}"
+
+
+def report(config: TrainConfig, result: Result) -> str:
+    """The result in words and numbers, for a terminal."""
+    loss, bits = (number(x) for x in (result.val_loss, result.bits_per_byte))
+    rate = "not measured" if result.tokens_per_second is None else f"{result.tokens_per_second:,.0f} tokens/s"
+    lines = {
+        "status": result.status if result.error is None else f"{result.status}: {result.error}",
+        "scheme": f"{config.model.scheme}, {result.n_params:,} parameters, learning rate {config.lr:g}",
+        "trained": f"{result.step:,} of {config.steps:,} steps, {result.tokens:,} tokens, {result.seconds:,.1f} s",
+        "speed": rate,
+        "loss": f"validation {loss} nats per token, {bits} bits per byte; training {number(result.train_loss)}",
+    }
+    return "\n".join(f"{name:<9} {text}" for name, text in lines.items())
+
+
+def number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4f}"
+
+
+def files(run_dir: Path) -> list[str]:
+    """What the run left in its folder."""
+    folder = RunFolder(run_dir)
+    return [path.name for path in (folder.config, folder.metrics, folder.checkpoints, folder.result) if path.exists()]
