@@ -230,6 +230,25 @@ def mhc(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
     return H.mean(-2)
 
 
+def attnres(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
+    S = 2 * net.n_layer
+    size = math.ceil(S / options["blocks"]) if options.get("blocks") else int(options.get("size", 1))
+
+    def mix(sources: list[Tensor], w: Tensor, key: Tensor) -> Tensor:
+        a = torch.stack([(rms(v) * key) @ w for v in sources]).softmax(0)
+        return sum((a[i, ..., None] * v for i, v in enumerate(sources)), torch.zeros(()))
+
+    blocks, partial = [h], None
+    for s in net:
+        if s.index % size == 0:
+            blocks, partial = blocks if partial is None else [*blocks, partial], None
+        sources = blocks if partial is None else [*blocks, partial]
+        x = mix(sources, s.p("residual.mix.query"), s.p("residual.mix.key")) if s.index else h
+        y = s.write * s.f(s.read * s.pre * rms(x))
+        partial = y if partial is None else partial + y
+    return mix([*blocks, partial], net.params["ends.mix.query"], net.params["ends.mix.key"])
+
+
 def nanochat(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
     x0 = h = rms(h)
     for s in net:
@@ -251,6 +270,7 @@ LOOPS: dict[str, Loop] = {
     "keel": keel,
     "hc": hc,
     "mhc": mhc,
+    "attnres": attnres,
     "depth-mup": depth_mup,
     "completep": completep,
     "nanochat": nanochat,

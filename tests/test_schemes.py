@@ -17,6 +17,8 @@ from layerrope.schemes import scheme, schemes
 COMBINATIONS = [
     "hc+layerrope",
     "mhc+layerrope",
+    "attnres+layerrope",
+    "attnres:blocks=8",
     "hc:n=2,dynamic=off",
     "perinorm+depth-mup:base=2",
     "postnorm+layerrope",
@@ -28,7 +30,7 @@ COMBINATIONS = [
 ]
 SPECS = [*schemes, *COMBINATIONS]
 
-GRAPHS: dict[str, int] = {}
+GRAPHS: dict[str, int] = {"attnres+layerrope": 3}
 """Compiled graphs at L = 24 where a scheme needs more than two, and how many."""
 
 

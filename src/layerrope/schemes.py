@@ -27,9 +27,11 @@ from layerrope.errors import InputError, one_of
 from layerrope.gains import LNS, SITES, BranchScale, LayerRoPE, ReZero, Start
 from layerrope.residual import (
     Add,
+    AttentionResidual,
     Copies,
     HyperConnection,
     ManifoldHyperConnection,
+    Mixed,
     PostNorm,
     Site,
     WithX0,
@@ -147,6 +149,16 @@ def mhc(*, n: int = 4, iterations: int = 20, off: float = -4.0) -> Scheme:
     )
 
 
+def attnres(*, size: int = 1, blocks: int = 0) -> Scheme:
+    """In groups of `size` sublayers, or in so many blocks; size 1 is the full form."""
+    return Scheme(
+        "x = sum_i softmax_i(w . rms(v_i)) v_i;  v <- (v, f(norm(x)))",
+        "Kimi Team 2026 (Attention Residuals), arXiv 2603.15031, section 3",
+        residual=partial(AttentionResidual, size=size, blocks=blocks),
+        ends=lambda site: Mixed(site.d_model),
+    )
+
+
 def nanochat() -> Scheme:
     return Scheme(
         "h <- r_l h + z_l x0 before each layer, then h <- h + f(norm(h))",
@@ -167,6 +179,7 @@ ROWS: dict[str, Callable[..., Scheme]] = {
     "keel": keel_,
     "hc": hc,
     "mhc": mhc,
+    "attnres": attnres,
     "nanochat": nanochat,
 }
 """Backbones; their keyword-only parameters are the options of a spec."""

@@ -1,5 +1,6 @@
 """Residuals: what a sublayer reads from the stream and how its output is written back. One scheme a file."""
 
+from layerrope.residual.attn_res import AttentionResidual, Mixed
 from layerrope.residual.base import Add, Branch, Ends, Residual, Single, Site, Sublayer
 from layerrope.residual.hyper import Copies, HyperConnection, check_streams, streams_init
 from layerrope.residual.manifold import ManifoldHyperConnection
@@ -8,11 +9,13 @@ from layerrope.residual.x0 import WithX0, blend
 
 __all__ = [
     "Add",
+    "AttentionResidual",
     "Branch",
     "Copies",
     "Ends",
     "HyperConnection",
     "ManifoldHyperConnection",
+    "Mixed",
     "PostNorm",
     "Residual",
     "Single",
