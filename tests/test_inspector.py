@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -448,3 +449,46 @@ def test_a_training_run_is_inspected_as_it_lies(tmp_path: Path, scheme: str) -> 
     if scheme == "layerrope":
         size = found.table.scalars["attn_read"]
         assert found.reports["attn_read"].whole.fit.beta == pytest.approx(size["beta"], abs=0.02)  # type: ignore[union-attr]
+
+
+# ------------------------------------------------------------------------------------------- one model, many forms
+def test_folder_file_and_gguf_give_the_same_table(tmp_path: Path) -> None:
+    """WSH-2: one interface, the same numbers whatever the form."""
+    attn, mlp = growing(6, 16), growing(6, 16, 0.2, seed=1)
+    hf = layered("model.layers.{l}.input_layernorm.weight", attn)
+    hf |= layered("model.layers.{l}.post_attention_layernorm.weight", mlp)
+    folder = write_folder(tmp_path / "m", hf, {"model_type": "llama"})
+    gguf = layered("blk.{l}.attn_norm.weight", attn) | layered("blk.{l}.ffn_norm.weight", mlp)
+    forms = [folder, folder / "model.safetensors", write_gguf(tmp_path / "m.gguf", gguf, "llama")]
+    tables = [layerrope.inspect(form, shuffles=Q).summary().drop("model") for form in forms]
+    assert tables[0].equals(tables[1])
+    assert tables[0].equals(tables[2])
+
+
+# --------------------------------------------------------------------------------------------------- hostile sizes
+def test_a_stranger_s_many_sites_are_bounded(tmp_path: Path) -> None:
+    tensors = {f"part{i}_x.norm.weight": np.full(4, 0.5) for i in range(40)}
+    tensors |= layered("net.{l}.norm.weight", growing(5, 4)) | {"odd.norm.weight": np.full(4, np.nan)}
+    found = layerrope.inspect(write_folder(tmp_path / "m", tensors), shuffles=0)
+    assert len(found.reports) <= 24
+    assert "unknown:net.*.norm" in found.reports
+    assert [f["name"] for f in found.faults] == ["odd.norm.weight"]  # looked for everywhere
+
+
+def test_ten_thousand_layers_are_listed_but_not_measured(tmp_path: Path) -> None:
+    tensors = layered("model.layers.{l}.input_layernorm.weight", growing(10_000, 2))
+    found = layerrope.inspect(write_folder(tmp_path / "m", tensors, {"model_type": "llama"}))
+    assert found.reports["attn_read"].whole is None
+    assert "too many" in site_verdict(found.reports["attn_read"])
+    assert len(found.layer_rows()) == 10_000
+
+
+def test_a_7b_model_is_measured_in_about_a_second_of_computing(tmp_path: Path) -> None:
+    """All of it, nulls included: 64 vectors of 4096 (bound loose enough for a slow, shared machine)."""
+    tensors = layered("model.layers.{l}.input_layernorm.weight", growing(32, 4096, 0.4))
+    tensors |= layered("model.layers.{l}.post_attention_layernorm.weight", growing(32, 4096, 0.2, seed=1))
+    folder = write_folder(tmp_path / "m", tensors, {"model_type": "llama"})
+    layerrope.inspect(folder, shuffles=1)  # imports
+    started = time.process_time()
+    layerrope.inspect(folder)
+    assert time.process_time() - started < 4

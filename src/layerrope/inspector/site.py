@@ -22,8 +22,8 @@ from layerrope.inspector.mds import Null, Picture, picture, rank1_null
 from layerrope.inspector.table import Matrix, Row, Site
 from layerrope.norm_sites import STREAM_ROLES
 
-#: Fewer usable layers than this and nothing is fitted.
-FEWEST = 3
+#: With fewer usable layers than this, or more, nothing is fitted.
+FEWEST, MOST = 3, 1024
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class SiteReport:
     left_out: tuple[int, ...]
     """layers that enter no fit: broken, all zeros, or of another width"""
     whole: View | None
-    """None with fewer than `FEWEST` usable layers, or where every gain is one"""
+    """None outside `FEWEST` to `MOST` usable layers, or where every gain is one"""
     later: View | None
     """without layer 0; None where there is none, or too few remain"""
     outliers: Outliers | None
@@ -106,7 +106,7 @@ def report_site(site: Site, base: float = 100.0, shuffles: int = 20, seed: int =
     used = set(layers.tolist())
     left_out = tuple(row.layer for row in site.rows if row.layer not in used)
     d = rows.shape[1] if rows.ndim == 2 else 0
-    if len(rows) < FEWEST or d < 2 or site.untrained:
+    if not FEWEST <= len(rows) <= MOST or d < 2 or site.untrained:
         return SiteReport(site, d, left_out, None, None, None, None)
     whole = _view(rows, layers, base, shuffles, seed, of_the_stream(site.role))
     later = layers > 0

@@ -142,7 +142,7 @@ def read_table(source: Source, architecture: str | None = None) -> GainTable:
     _check(architecture, source.format)
     shapes = {name: tuple(info.shape) for name, info in source.names.items()}
     found = find_norms(source.names, source.config, source.format, architecture, shapes)
-    notes = [*source.notes, *found.notes]
+    notes = [*source.notes, *map(printable, found.notes)]
     norms = _in_range(found.tensors, shapes, source.config, notes)
     from layerrope.inspector.run_gains import has_gains, with_gains
 

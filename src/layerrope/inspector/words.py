@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from layerrope.inspector.depth_law import Law
 from layerrope.inspector.gain_fit import GainFit
-from layerrope.inspector.site import SiteReport, View
+from layerrope.inspector.site import MOST, SiteReport, View
 from layerrope.norm_sites import STREAM_ROLES, role_words
 
 #: A difference of AICc below this says nothing (Burnham and Anderson 2002, section 2.6).
@@ -15,12 +15,13 @@ TELLING = 2.0
 
 
 def site_verdict(report: SiteReport) -> str:
-    """Two or three sentences on one site."""
+    """Three sentences on one site (growth, direction, rotation), and what to be careful about."""
     if report.site.untrained:
         return f"{_capital(report.site.words)}: every gain is exactly one, so it is probably untrained."
     if report.whole is None:
         usable = len(report.site.rows) - len(report.left_out)
-        return f"{_capital(report.site.words)}: {usable} usable layers are too few to say anything about depth."
+        amount = "many to be measured" if usable > MOST else "few to say anything about depth"
+        return f"{_capital(report.site.words)}: {usable} usable layers are too {amount}."
     return " ".join([growth(report), direction(report), turning(report.whole.fit), *_cautions(report)])
 
 
@@ -48,7 +49,7 @@ def growth(report: SiteReport) -> str:
     if _trend(report.whole) == "show no clear trend with depth":
         trend = f"show no clear trend with depth (exponent {fixed(power.beta)}, {within.rstrip(', ')})"
     without = f"; without layer 0 the exponent is {fixed(report.later.power.beta)}" if report.later else ""
-    return f"{_capital(report.site.words)} gains {trend}{without}. {_best_law(report.whole.laws)}"
+    return f"{_capital(report.site.words)} gains {trend}{without}; {_best_law(report.whole.laws)}."
 
 
 def _trend(view: View) -> str:
@@ -70,11 +71,11 @@ def _interval(interval: tuple[float, float] | None) -> str:
 def _best_law(laws: dict[str, Law]) -> str:
     best, second, *_ = laws.values()
     if best.aicc is None or second.aicc is None:
-        return "There are too few layers to tell one law from another."
+        return "there are too few layers to tell one law from another"
     lead = second.aicc - best.aicc
     if lead < TELLING:
-        return f"A {best.name} law and a {second.name} one fit equally well (AICc within {TELLING:.0f})."
-    return f"Of four laws the {best.name} one fits best (AICc {lead:.1f} below the {second.name} one)."
+        return f"a {best.name} law and a {second.name} one fit equally well (AICc within {TELLING:.0f})"
+    return f"of four laws the {best.name} one fits best (AICc {lead:.1f} below the {second.name} one)"
 
 
 def direction(report: SiteReport) -> str:
