@@ -16,7 +16,10 @@ COMMANDS: dict[str, str] = {
     "compare": "train depth schemes side by side and show who wins, by how much, and how sure that is",
     "report": "draw the report of a comparison again from its runs",
     "train": "train one model under one scheme, resumable",
+    "account": "count parameters, FLOPs and memory of a shape under several schemes",
     "bench": "time training steps in paired repetitions",
+    "export": "fold a run's gains and write a stock model folder, proved equal",
+    "sample": "continue a prompt with a trained model",
     "inspect": "read what a checkpoint's norm gains say about depth, without downloading it",
 }
 
