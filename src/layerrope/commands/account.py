@@ -65,36 +65,31 @@ class Command:
         return replace(tier(self.tier), **given)
 
 
+_LINES: dict[str, tuple[str, str]] = {
+    "parameters": ("parameters", "{:,}"),
+    "relative to Pre-Norm": ("scheme_parameters", "{:+,}"),
+    "FLOPs per token": ("flops_per_token", "{:,}"),
+    "write gates' FLOPs": ("gate_flops_per_token", "{:,}"),
+    "their share": ("gate_flops_share", "{:.4%}"),
+    "training state, bytes": ("training_bytes", "{:,}"),
+    "activations, bytes a token": ("activation_bytes_per_token", "{:,}"),
+    "run, tokens": ("run_tokens", "{:.4g}"),
+    "run, FLOPs": ("run_flops", "{:.4g}"),
+}
+
+
 def _show(rows: list[dict[str, Any]], title: str) -> None:
     from rich.markup import escape
     from rich.table import Table
 
     from layerrope.terminal import out
 
-    heads = (
-        "scheme",
-        "parameters",
-        "to Pre-Norm",
-        "FLOPs/token",
-        "gates",
-        "training",
-        "activations/token",
-        "FLOPs run",
-    )
     table = Table(title=escape(title))
-    for head in heads:
-        table.add_column(head, justify="left" if head == "scheme" else "right")
+    table.add_column("")
     for row in rows:
-        table.add_row(
-            escape(row["scheme"]),
-            f"{row['parameters']:,}",
-            f"{row['scheme_parameters']:+,}",
-            f"{row['flops_per_token']:,}",
-            f"{row['gate_flops_share']:.4%}",
-            f"{row['training_bytes'] / 2**30:,.2f} GiB",
-            f"{row['activation_bytes_per_token'] / 2**20:,.2f} MiB",
-            f"{row['run_flops']:.3g}",
-        )
+        table.add_column(escape(row["scheme"]), justify="right", overflow="fold")
+    for line, (key, form) in _LINES.items():
+        table.add_row(line, *(form.format(row[key]) for row in rows))
     out.print(table)
-    out.print("FLOPs per token are 6 (N - V d) + 6 L d T; gates: write gates' share of them; training: weights,")
-    out.print("gradients and Adam's moments in fp32; activations: kept for the backward pass, fp32, uncompiled.")
+    out.print("FLOPs per token: 6 (N - V d) + 6 L d T. Training state: weights, gradients and Adam's two moments.")
+    out.print("Activations: what the backward pass keeps, uncompiled. Bytes are those of fp32.")
