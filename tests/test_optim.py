@@ -212,13 +212,13 @@ def test_missing_or_foreign_state_is_an_error() -> None:
 
 def test_clipping_scales_the_whole_gradient() -> None:
     model = with_gradients(LM(small()))
-    norm = total_norm(model)
+    norm = total_norm(model.parameters())
     wanted = math.sqrt(sum(float(p.grad.double().square().sum()) for p in model.parameters() if p.grad is not None))
     assert float(norm) == pytest.approx(wanted, rel=1e-6)
-    clip_by_norm(model, norm, 2 * wanted)
-    assert float(total_norm(model)) == pytest.approx(wanted, rel=1e-5)
-    clip_by_norm(model, norm, 0.5)
-    assert float(total_norm(model)) == pytest.approx(0.5, rel=1e-4)
+    clip_by_norm(model.parameters(), norm, 2 * wanted)
+    assert float(total_norm(model.parameters())) == pytest.approx(wanted, rel=1e-5)
+    clip_by_norm(model.parameters(), norm, 0.5)
+    assert float(total_norm(model.parameters())) == pytest.approx(0.5, rel=1e-4)
 
 
 def test_unknown_optimizer_names_the_choices() -> None:

@@ -104,6 +104,23 @@ def test_cut_three_times_and_resumed_is_the_same_bit_for_bit(tmp_path: Path, opt
     assert same(tensors(tmp_path / "cut"), tensors(tmp_path / "whole"))
 
 
+def test_random_numbers_go_on_where_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model with noise in it: the random state is part of a checkpoint, and evaluation draws from another one."""
+    real = LM.hidden
+
+    def noisy(model: LM, ids: Tensor, caches: None = None) -> Tensor:
+        h = real(model, ids, caches)
+        return h + 0.1 * torch.randn_like(h)
+
+    monkeypatch.setattr(LM, "hidden", noisy)
+    run(toy_config(), tmp_path / "whole")
+    config = toy_config(eval_every=3)
+    for count in (4, 5, 100):
+        run(config, tmp_path / "cut", stop=until(count))
+    assert [row[:3] for row in curve(tmp_path / "cut")] == [row[:3] for row in curve(tmp_path / "whole")]
+    assert same(tensors(tmp_path / "cut"), tensors(tmp_path / "whole"))
+
+
 def test_a_killed_runs_half_line_and_later_lines_are_dropped(tmp_path: Path) -> None:
     config = toy_config(checkpoint_every=4)
     run(config, tmp_path / "whole")
@@ -150,6 +167,21 @@ def test_optimiser_state_that_is_missing_is_an_error(tmp_path: Path) -> None:
     checkpoint.save(folder, 3, checkpoint.Checkpoint(dict(found.tensors) | {"optimizer": moments}, found.state))
     with pytest.raises(InputError, match=r"optimiser state exp_avg/gains\.\w+ is missing"):
         run(toy_config(), tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"stateless": None}, {"stepz": 3}, {"stateless": ["x"], "steps": 3}])
+def test_a_sound_checkpoint_with_other_contents_is_refused_in_one_line(tmp_path: Path, change: dict[str, Any]) -> None:
+    from layerrope import checkpoint
+
+    run(toy_config(), tmp_path, stop=until(3))
+    folder = tmp_path / "checkpoints"
+    found = checkpoint.load(folder / "step-3")
+    (folder / "step-3").rename(folder / "old")
+    tensors = {"model": found.tensors["model"]} if "steps" in change else found.tensors
+    checkpoint.save(folder, 3, checkpoint.Checkpoint(tensors, dict(found.state) | change))
+    with pytest.raises(InputError, match="step-3 is of another version of this package") as caught:
+        run(toy_config(), tmp_path)
+    assert "\n" not in str(caught.value)
 
 
 # ------------------------------------------------------------------------------------------------- losses, gradients
@@ -243,7 +275,7 @@ def test_paper_precision_keeps_gains_and_norms_in_fp32(tmp_path: Path) -> None:
 def test_clipping_limits_the_gradient_and_logs_it_unclipped(tmp_path: Path) -> None:
     clipped = session(toy_config(clip=0.01), tmp_path)
     seen: list[float] = []
-    clipped.optimizers.step = lambda factor: seen.append(float(total_norm(clipped.model)))  # type: ignore[method-assign]
+    clipped.optimizers.step = lambda factor: seen.append(float(total_norm(clipped.model.parameters())))  # type: ignore[method-assign]
     clipped.update()
     assert seen == [pytest.approx(0.01, rel=1e-3)]
     assert clipped.at.grad_norm is not None
@@ -255,7 +287,7 @@ def test_training_is_the_same_with_and_without_evaluation_and_probes(tmp_path: P
     def probe(model: LM, ids: Tensor, targets: Tensor) -> dict[str, float]:
         torch.rand(3)
         model(ids, targets).backward()
-        return {"norm": float(total_norm(model))}
+        return {"norm": float(total_norm(model.parameters()))}
 
     run(toy_config(), tmp_path / "plain")
     run(toy_config(eval_every=2, probe_every=3), tmp_path / "watched", probes=[probe])

@@ -81,6 +81,11 @@ class Optimizers:
             groups = param_groups(to_muon, lr=lr, weight_decay=weight_decay)
             self.parts.append(torch.optim.Muon(groups, lr=lr, adjust_lr_fn="match_rms_adamw"))
 
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Every parameter that is trained."""
+        return [parameter for _, _, parameter in self._named()]
+
     def groups(self) -> list[dict[str, Any]]:
         return [group for part in self.parts for group in part.param_groups]
 
@@ -151,11 +156,11 @@ def _can_fuse(rows: Iterable[Declared]) -> bool:
     return all(row.parameter.device.type in {"cpu", "cuda"} for row in rows)
 
 
-def total_norm(model: nn.Module) -> Tensor:
+def total_norm(parameters: Iterable[Tensor]) -> Tensor:
     """The 2-norm of all gradients together, a 0-d tensor; NaN or infinite when any of them is."""
-    return torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
 
 
-def clip_by_norm(model: nn.Module, norm: Tensor, limit: float) -> None:
+def clip_by_norm(parameters: Iterable[Tensor], norm: Tensor, limit: float) -> None:
     """Scale all gradients so that their norm, now `norm`, is at most `limit`."""
-    torch.nn.utils.clip_grads_with_norm_(model.parameters(), limit, norm)
+    torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)

@@ -157,12 +157,18 @@ class RunFolder:
         write_json(self.result, asdict(result))
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a metrics.jsonl, in order."""
+def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl, in order; what a kill left of a line is not one."""
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
     rows: list[dict[str, Any]] = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        with contextlib.suppress(json.JSONDecodeError):  # the last line of a killed run
-            rows.append(json.loads(line))
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, dict) and isinstance(row.get("step"), int):
+                rows.append(row)
     return rows
 
 

@@ -104,6 +104,7 @@ class Session:
             eps=config.adam_eps,
             weight_decay=config.weight_decay,
         )
+        self.trained = self.optimizers.parameters
         self.at = Progress()
         self.warm = WARM  # up to this step, time does not count for the speed
         self.check_every = 1 if device.type == "cpu" else 16  # reading a loss makes the CPU wait for the device
@@ -122,7 +123,11 @@ class Session:
         for line in skipped:
             self.note(f"{line}: skipped")
         if found is not None:
-            self._restore(found)
+            try:
+                self._restore(found)
+            except (KeyError, TypeError, RuntimeError) as error:
+                words = " ".join(str(error).split())
+                raise InputError(f"checkpoint {path} is of another version of this package: {words}") from error
             self.warm = self.at.steps + WARM
             self.note(f"resumed at step {self.at.steps} from {path}")
             for name, old, new in self.folder.changes(self.config):
@@ -209,12 +214,12 @@ class Session:
         """One optimiser step. Raises Diverged, on the CPU before the weights are touched."""
         config, at = self.config, self.at
         losses, counted = self._forward_backward(*self._batch(at.steps))
-        norm = total_norm(self.model)
+        norm = total_norm(self.trained)
         self.unread.append((at.steps + 1, losses, counted, norm))
         if len(self.unread) >= self.check_every:
             self._read()
         if config.clip:
-            clip_by_norm(self.model, norm, config.clip)
+            clip_by_norm(self.trained, norm, config.clip)
         self.optimizers.step(self._lr_factor(at.steps))
         self.optimizers.zero_grad()
         at.steps += 1
