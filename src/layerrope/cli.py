@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "report": "draw the report of a comparison again from its runs",
     "train": "train one model under one scheme, resumable",
     "account": "count parameters, FLOPs and memory of a shape under several schemes",
+    "probe": "show what each layer of trained models does to the stream, by depth",
     "bench": "time training steps in paired repetitions",
     "export": "fold a run's gains and write a stock model folder, proved equal",
     "sample": "continue a prompt with a trained model",
@@ -31,32 +32,45 @@ def parse(command: type, name: str, argv: list[str]) -> Any:
     """
     import tyro
 
-    flags = re.findall(r"--[A-Za-z][\w-]*", _help(command, name))
-    for word in argv:
-        flag = word.split("=")[0]
-        if re.fullmatch(r"--[A-Za-z][\w-]*", flag) and flag.replace("_", "-") not in {*flags, "--help"}:
-            near = difflib.get_close_matches(flag, flags, n=3, cutoff=0.5)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"see layerrope {name} --help"
-            raise InputError(f"unknown flag {flag}: {hint}")
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
             return tyro.cli(command, prog=f"layerrope {name}", args=argv)
     except SystemExit as stop:
-        if not stop.code:
+        if not stop.code:  # --help
             raise
-        words = re.sub(r"[│╭╮╰╯─┌┐└┘|]+", " ", said.getvalue())
-        words = re.sub(r"\x1b\[[0-9;]*m", "", words)
-        text = " ".join(words.split())
-        text = re.sub(r"^(Parsing error|Required options|Unrecognized options)\s*", "", text)
-        text = re.split(r"For full helptext", text)[0].strip()
-        raise InputError(f"{text or 'arguments not understood'} (see layerrope {name} --help)") from None
+    raise InputError(_unknown_flag(command, name, argv) or _in_one_line(said.getvalue(), name))
 
 
-def _help(command: type, name: str) -> str:
+def _unknown_flag(command: type, name: str, argv: list[str]) -> str | None:
+    """What is wrong with the first word that looks like a flag and is none, or None."""
+    flags = set(re.findall(r"--[A-Za-z][\w-]*", help_text(command, name)))
+    for word in argv:
+        flag = word.split("=")[0]
+        if re.fullmatch(r"--[A-Za-z][\w-]*", flag) and flag.replace("_", "-") not in flags:
+            near = difflib.get_close_matches(flag, sorted(flags), n=3, cutoff=0.5)
+            return f"unknown flag {flag}: " + (
+                f"did you mean {' or '.join(near)}?" if near else f"see layerrope {name} --help"
+            )
+    return None
+
+
+def _in_one_line(said: str, name: str) -> str:
+    """tyro's boxed message without its box."""
+    words = re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─┌┐└┘|]+", " ", said)
+    text = re.sub(r"^(Parsing error|Required options|Unrecognized options)\s*", "", " ".join(words.split()))
+    text = re.split(r"Argument helptext|For full helptext", text)[0].strip()
+    return f"{text or 'arguments not understood'} (see layerrope {name} --help)"
+
+
+def help_text(command: type, name: str) -> str:
+    """What `layerrope NAME --help` prints."""
     import tyro
 
-    return tyro.extras.get_parser(command, prog=f"layerrope {name}").format_help()
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        tyro.cli(command, prog=f"layerrope {name}", args=["--help"])
+    return said.getvalue()
 
 
 def usage() -> str:
