@@ -230,6 +230,42 @@ def mhc(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
     return H.mean(-2)
 
 
+def xhc(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
+    n, k, fixed = (int(options.get(name, v)) for name, v in (("n", 16), ("active", 4), ("fixed", 2)))
+    H = torch.stack([h] * n, -2)
+    for s in net:
+        pre, post, res = s.p("residual.bias_pre"), s.p("residual.bias_post"), s.p("residual.bias_res")
+        scale = s.p("residual.scale")
+        x_all = rms(H.flatten(-2))
+        p = torch.sigmoid(x_all @ s.p("residual.router"))
+        x = (torch.sigmoid(scale[0] * (x_all @ s.p("residual.phi_pre")) + pre)[..., None] * H).sum(-2)
+        y = s.write * s.f(s.read * s.pre * rms(x))
+        vectors = [y]
+        if s.kind == "mlp":
+            for w in s.p("residual.kernels").split([4, 8, 12]):
+                v = torch.zeros_like(y)
+                for t in range(y.shape[1]):
+                    for tau in range(min(len(w), t + 1)):
+                        v[:, t] += w[tau] * y[:, t - tau]
+                for u in vectors:
+                    v = v - (v * u).sum(-1, keepdim=True) / ((u * u).sum(-1, keepdim=True) + 1e-12) * u
+                vectors.append(v)
+        new = H.clone()
+        for b in range(H.shape[0]):
+            for t in range(H.shape[1]):
+                rest = sorted(range(fixed, n), key=lambda j: -float(p[b, t, j]))
+                a = [*range(fixed), *rest[: k - fixed]]
+                xa = rms(H[b, t, a].flatten())
+                to_post = 2 * torch.sigmoid(scale[1] * (xa @ s.p("residual.phi_post")).view(k, -1) + post)
+                M = torch.exp(scale[2] * (xa @ s.p("residual.phi_res")).view(k, k) + res)
+                for _ in range(20):
+                    M = M / M.sum(0, keepdim=True)
+                    M = M / M.sum(1, keepdim=True)
+                new[b, t, a] = M @ H[b, t, a] + p[b, t, a, None] * (to_post @ torch.stack([v[b, t] for v in vectors]))
+        H = new
+    return H.sum(-2)
+
+
 def attnres(net: Net, h: Tensor, options: dict[str, Any]) -> Tensor:
     S = 2 * net.n_layer
     size = math.ceil(S / options["blocks"]) if options.get("blocks") else int(options.get("size", 1))
@@ -270,6 +306,7 @@ LOOPS: dict[str, Loop] = {
     "keel": keel,
     "hc": hc,
     "mhc": mhc,
+    "xhc": xhc,
     "attnres": attnres,
     "depth-mup": depth_mup,
     "completep": completep,

@@ -105,6 +105,7 @@ class Scheme:
     tuning: Callable[[int], dict[str, Tuning]] = lambda n_layer: {}  # of the parameters inside the layers, by role
     depth_rule: str = ""  # the constant that shrinks branches with depth, if there is one: at most one a scheme
     damped: frozenset[str] = frozenset()  # "read", "write": where that constant acts; LayerRoPE starts flat there
+    cacheable: bool = True  # False where a sublayer's write looks at earlier positions
     spec: str = field(default="", compare=False)
 
     def covers(self, kind: str) -> Covers:

@@ -179,6 +179,10 @@ class LM(nn.Module):
         return total / count.clamp(min=1)
 
     # ------------------------------------------------------------------------------------------------ generation
+    def caches(self) -> list[KVCache] | None:
+        """One empty cache a layer; None where the scheme's writes look at earlier positions, so that none would do."""
+        return [KVCache() for _ in self.layers] if self.scheme.cacheable else None
+
     @torch.no_grad()
     def generate(
         self,
@@ -202,13 +206,13 @@ class LM(nn.Module):
         """
         if ids.shape[1] == 0:
             raise InputError("the prompt is empty: give at least one token")
-        caches = [KVCache() for _ in self.layers] if cache else None
+        caches = self.caches() if cache else None
         generator = None if seed is None else torch.Generator(ids.device).manual_seed(seed)
         done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
         fresh = ids
         for _ in range(n_new):
             h = self.hidden(fresh if caches else ids, caches)
-            token = _sample(self.logits(h[:, -1:])[:, 0], temperature, top_k, generator)
+            token = sample_token(self.logits(h[:, -1:])[:, 0], temperature, top_k, generator)
             if stop is not None:
                 token = torch.where(done, stop, token)
                 done = done | (token == stop)
@@ -219,7 +223,7 @@ class LM(nn.Module):
         return ids
 
 
-def _sample(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:
+def sample_token(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:
     """One token a row from logits (B, V): (B,)."""
     if temperature == 0:
         return logits.argmax(-1)

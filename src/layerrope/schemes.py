@@ -29,6 +29,7 @@ from layerrope.residual import (
     Add,
     AttentionResidual,
     Copies,
+    ExpandedHyperConnection,
     HyperConnection,
     ManifoldHyperConnection,
     Mixed,
@@ -139,13 +140,31 @@ def hc(*, n: int = 4, dynamic: bool = True, tanh: bool = True) -> Scheme:
 
 def mhc(*, n: int = 4, iterations: int = 20, off: float = -4.0) -> Scheme:
     check_streams("mhc", n, least=2)
-    if iterations < 1:
-        raise InputError(f"iterations of scheme 'mhc' must be at least 1: got {iterations}")
+    _check_iterations("mhc", iterations)
     return Scheme(
         "x = H_pre H;  H <- H_res H + H_post^T f(norm(x)), H of n streams, H_res doubly stochastic",
         "Xie et al. 2025 (mHC), arXiv 2512.24880, Eq. 4-9",
         residual=partial(ManifoldHyperConnection, n=n, iterations=iterations, off=off),
         ends=lambda site: Copies(n, mean=True),
+    )
+
+
+def _check_iterations(name: str, iterations: int) -> None:
+    if iterations < 1:
+        raise InputError(f"iterations of scheme {name!r} must be at least 1: got {iterations}")
+
+
+def xhc(*, n: int = 16, active: int = 4, fixed: int = 2, iterations: int = 20, off: float = -4.0) -> Scheme:
+    check_streams("xhc", n, least=2)
+    _check_iterations("xhc", iterations)
+    if not 0 <= fixed <= active <= n or active < 1:
+        raise InputError(f"scheme 'xhc' needs fixed <= active <= n: got fixed={fixed}, active={active}, n={n}")
+    return Scheme(
+        "x = H_pre H;  H_a <- H_res H_a + p * H_post^T v(f(norm(x))), a the active of n streams",
+        "2026 (xHC), arXiv 2607.14530, from secondary notes",
+        residual=partial(ExpandedHyperConnection, n=n, active=active, fixed=fixed, iterations=iterations, off=off),
+        ends=lambda site: Copies(n),
+        cacheable=False,
     )
 
 
@@ -179,6 +198,7 @@ ROWS: dict[str, Callable[..., Scheme]] = {
     "keel": keel_,
     "hc": hc,
     "mhc": mhc,
+    "xhc": xhc,
     "attnres": attnres,
     "nanochat": nanochat,
 }

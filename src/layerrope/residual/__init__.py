@@ -2,6 +2,7 @@
 
 from layerrope.residual.attn_res import AttentionResidual, Mixed
 from layerrope.residual.base import Add, Branch, Ends, Residual, Single, Site, Sublayer
+from layerrope.residual.expanded import ExpandedHyperConnection
 from layerrope.residual.hyper import Copies, HyperConnection, check_streams, streams_init
 from layerrope.residual.manifold import ManifoldHyperConnection
 from layerrope.residual.post_norm import PostNorm, deepnorm_alpha, deepnorm_beta, keel, mixln_split
@@ -13,6 +14,7 @@ __all__ = [
     "Branch",
     "Copies",
     "Ends",
+    "ExpandedHyperConnection",
     "HyperConnection",
     "ManifoldHyperConnection",
     "Mixed",
