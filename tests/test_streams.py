@@ -53,8 +53,9 @@ def test_every_new_stream_is_a_convex_combination(n: int, size: float, seed: int
 @settings(deadline=None, max_examples=50)
 @given(n=st.integers(2, 6), seed=st.integers(0, 2**20))
 def test_columns_sum_to_one_for_moderate_logits(n: int, seed: int) -> None:
-    logits = 4 * torch.rand(n, n, 5, generator=torch.Generator().manual_seed(seed)) - 2
-    torch.testing.assert_close(sinkhorn(logits).sum(0), torch.ones(n, 5), rtol=0, atol=1e-3)
+    """Birkhoff: logits within 1 of zero contract by tanh(1)^2 each time, so 20 iterations leave less than 1e-4."""
+    logits = 2 * torch.rand(n, n, 5, generator=torch.Generator().manual_seed(seed)) - 1
+    torch.testing.assert_close(sinkhorn(logits).sum(0), torch.ones(n, 5), rtol=0, atol=2e-4)
 
 
 def test_sinkhorn_gradient_and_large_logits() -> None:
