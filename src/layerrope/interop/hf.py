@@ -1,0 +1,198 @@
+"""Hugging Face transformers: `import layerrope.interop.hf` teaches `AutoModelForCausalLM` this package's format.
+
+A folder of model type `layerrope` then loads, generates, trains and saves like any other model. Models patched by
+`layerrope.apply` load with `from_pretrained` here, since a stock class would drop their gains.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerrope.config import ModelConfig
+from layerrope.errors import InputError, MissingExtra
+from layerrope.files import read_json
+from layerrope.model import LM
+from layerrope.stored import store_names
+
+try:
+    import transformers  # pyright: ignore[reportMissingImports]
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationMixin, PretrainedConfig, PreTrainedModel  # pyright: ignore[reportMissingImports]
+    from transformers.modeling_outputs import CausalLMOutput  # pyright: ignore[reportMissingImports]
+    from transformers.utils import logging  # pyright: ignore[reportMissingImports]
+except ImportError as error:
+    raise MissingExtra("transformers", "hf") from error
+
+IGNORED = -100
+_FP32 = {"gains", "norm", "pre", "post", "residual"}
+"""Parts of an `LM` that stay in fp32 whatever the matrices are."""
+
+
+# -------------------------------------------------------------------------------------------------- the own model type
+class LayerRoPEConfig(PretrainedConfig):
+    """`ModelConfig` as transformers keeps it: the same fields, beside transformers' own."""
+
+    model_type = "layerrope"
+    attribute_map = {
+        "hidden_size": "d_model",
+        "intermediate_size": "d_ff",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "num_key_value_heads": "n_kv_head",
+        "max_position_embeddings": "seq_len",
+    }
+
+    def __init__(self, **fields: Any) -> None:
+        known = {name: fields.pop(name) for name in ModelConfig.__dataclass_fields__ if name in fields}
+        config = ModelConfig(**known)
+        for name, value in asdict(config).items():
+            setattr(self, name, value)
+        fields["tie_word_embeddings"] = config.tie
+        fields.setdefault("use_cache", False)
+        super().__init__(**fields)
+
+    def to_model_config(self) -> ModelConfig:
+        return ModelConfig(**{name: getattr(self, name) for name in ModelConfig.__dataclass_fields__})
+
+
+class LayerRoPEForCausalLM(PreTrainedModel, GenerationMixin):
+    """An `LM` under any depth scheme, for transformers. It keeps no key-value cache and takes no left padding."""
+
+    config_class = LayerRoPEConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    _supports_cache_class = False
+    _tied_weights_keys: Any = (
+        {"model.head.weight": "model.embed.weight"} if int(transformers.__version__[0]) >= 5 else ["model.head.weight"]
+    )
+
+    def __init__(self, config: LayerRoPEConfig) -> None:
+        super().__init__(config)
+        self.model = LM(config.to_model_config())
+        store_names(self.model)
+        parts = {part for name, _ in self.named_parameters() for part in name.split(".")}
+        self._keep_in_fp32_modules_strict = sorted(_FP32 & parts)  # loading in bf16 leaves these as they are
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Nothing: an `LM` fills its own weights when it is built."""
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.embed
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.model.embed = value  # pyright: ignore[reportAttributeAccessIssue]
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.model.head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        self.model.head = new_embeddings  # pyright: ignore[reportAttributeAccessIssue]
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        return_dict: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        logits_to_keep: int = 0,
+    ) -> CausalLMOutput | tuple[Tensor, ...]:
+        """Logits (B, T, V) of ids (B, T); with labels (B, T), shifted here, the loss in nats per counted token.
+
+        `num_items_in_batch` counts the labels of a batch split over several passes (the Trainer gives it).
+
+        Raises:
+            InputError: the mask hides a position that is not at the end of its row.
+        """
+        _check_mask(attention_mask)
+        h = self.model.hidden(input_ids)
+        logits = self.model.logits(h[:, -logits_to_keep:] if logits_to_keep else h)
+        loss = None if labels is None else _loss(logits, labels, num_items_in_batch)
+        if return_dict is False:
+            return (logits,) if loss is None else (loss, logits)
+        return CausalLMOutput(loss=loss, logits=logits)  # pyright: ignore[reportArgumentType]
+
+    def prepare_inputs_for_generation(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, **given: Any
+    ) -> dict[str, Any]:
+        """The whole text at every step: no cache is kept, whatever else `generate` offers in `given`."""
+        return {"input_ids": input_ids, "attention_mask": attention_mask, "use_cache": False}
+
+
+def _check_mask(mask: Tensor | None) -> None:
+    if mask is not None and mask.ndim == 2 and bool((mask[:, 1:] > mask[:, :-1]).any()):
+        raise InputError("the attention mask hides positions before visible ones: pad on the right, after the text")
+
+
+def _loss(logits: Tensor, labels: Tensor, num_items: Tensor | int | None) -> Tensor:
+    shifted = nn.functional.pad(labels, (0, 1), value=IGNORED)[:, 1:]
+    total = nn.functional.cross_entropy(logits.flatten(0, 1), shifted.flatten(), ignore_index=IGNORED, reduction="sum")
+    count = (shifted != IGNORED).sum().clamp(min=1) if num_items is None else num_items
+    return total / count
+
+
+AutoConfig.register("layerrope", LayerRoPEConfig, exist_ok=True)
+AutoModelForCausalLM.register(LayerRoPEConfig, LayerRoPEForCausalLM, exist_ok=True)
+
+
+# ------------------------------------------------------------------------------------------------------------- loading
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Inside, transformers draws no progress bar and logs errors only."""
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()
+
+
+def load_stock(folder: str | os.PathLike[str], dtype: torch.dtype = torch.float32) -> Any:
+    """The model in `folder` by `AutoModelForCausalLM`, from safetensors alone, in evaluation mode.
+
+    Raises:
+        InputError: a tensor is missing, left over, or of another shape than the class wants.
+    """
+    with quiet():
+        model, report = AutoModelForCausalLM.from_pretrained(
+            os.fspath(folder), dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
+        )
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        if report.get(kind):
+            found = sorted(map(str, report[kind]))
+            raise InputError(f"{folder}: transformers reports {kind.replace('_', ' ')}: {', '.join(found[:3])}")
+    return model.eval()
+
+
+def from_pretrained(folder: str | os.PathLike[str], auto: Any = AutoModelForCausalLM, **options: Any) -> Any:
+    """A model that `layerrope.apply` patched and `save_pretrained` wrote, patched again, with its gains.
+
+    Args:
+        folder: local; its config.json holds the entry `layerrope`.
+        auto: the class that loads the stock part.
+        options: for that class's own `from_pretrained`.
+
+    Raises:
+        InputError: the folder holds no patched model, or its gains are missing.
+    """
+    from layerrope.patching import reapply
+
+    path = Path(folder)
+    config = read_json(path / "config.json")
+    if not isinstance(config, dict) or "layerrope" not in config:
+        raise InputError(f"{path} holds no model patched by layerrope.apply: load it with transformers itself")
+    with quiet():  # the gains are unexpected to the stock class, and read below
+        model = auto.from_pretrained(os.fspath(path), use_safetensors=True, **options)
+    return reapply(model, config["layerrope"], path)

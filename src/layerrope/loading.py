@@ -1,0 +1,170 @@
+"""An `LM` from what is on disk: a training run, an exported folder, or a stock Llama or GLM-4 folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerrope import checkpoint as checkpoints
+from layerrope.config import ModelConfig
+from layerrope.data import DataConfig
+from layerrope.errors import InputError
+from layerrope.files import read_json
+from layerrope.folding import lm_from_tensors
+from layerrope.gains import STORED_NAMES
+from layerrope.model import LM
+from layerrope.norms import LayerNorm, RMSNorm
+from layerrope.recipe import from_json
+from layerrope.stock import STOCKS, from_stock, read_stock_config
+from layerrope.tensors import open_source
+from layerrope.tokens import Subwords, Tokenizer, load_file, read_tokenizer
+
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model and what came with it."""
+
+    model: LM
+    label: str
+    """what was loaded, in words"""
+    tokenizer: Tokenizer | None
+    why_no_tokenizer: str = ""
+
+
+def load_lm(source: str | os.PathLike[str]) -> Loaded:
+    """The model in `source`, in the dtype it is stored in, on the CPU.
+
+    Args:
+        source: a run of this package (its newest sound checkpoint) or one of its `checkpoints/step-N`; a folder that
+            `layerrope export` wrote; a stock Llama or GLM-4 folder of safetensors.
+
+    Raises:
+        InputError: there is no such model, its files are damaged or do not match each other, a weight is not
+            finite, or a norm is zero throughout.
+    """
+    path = Path(source)
+    if not path.is_dir():
+        raise InputError(f"no such folder: {path}")
+    if path.parent.name == "checkpoints" and checkpoints.number(path) >= 0:
+        return _checked(_from_run(path.parent.parent, path))
+    if not (path / "config.json").exists():
+        raise InputError(f"{path} has no config.json: give a run, or a folder with a model and its configuration")
+    config = read_json(path / "config.json")
+    if not isinstance(config, dict):
+        raise InputError(f"{path / 'config.json'} is no JSON object")
+    if isinstance(config.get("config"), dict) and "model" in config["config"]:
+        return _checked(_from_run(path, None))
+    if config.get("model_type") == "layerrope":
+        return _checked(_from_export(path, config))
+    return _checked(_from_stock(path, config))
+
+
+def is_run(path: Path) -> bool:
+    """Is this folder a run of this package, or one of its checkpoints?"""
+    return checkpoints.number(path) >= 0 or (path / "checkpoints").is_dir()
+
+
+# -------------------------------------------------------------------------------------------------------- our runs
+def _from_run(run: Path, step: Path | None) -> Loaded:
+    facts = read_json(run / "config.json")
+    config = from_json(ModelConfig, facts["config"]["model"], f"{run / 'config.json'}: model")
+    candidates = [step] if step is not None else list(reversed(checkpoints.steps(run / "checkpoints")))
+    reasons = [f"{run} has no checkpoint yet: train further"]
+    for path in candidates:
+        problem = checkpoints.problem(path)
+        if problem is None:
+            model = lm_from_tensors(config, _read(path / "model.safetensors"))
+            tokenizer, why = _run_tokenizer(facts)
+            return Loaded(model, f"{run} at step {checkpoints.number(path)}", tokenizer, why)
+        reasons.append(f"checkpoint {path} cannot be used: {problem}")
+    raise InputError(reasons[-1])
+
+
+def _run_tokenizer(facts: Mapping[str, Any]) -> tuple[Tokenizer | None, str]:
+    """The run's tokenizer, or None and why it cannot be had."""
+    wanted = facts.get("data", {}).get("tokenizer_sha256")
+    try:
+        config = from_json(DataConfig, facts["config"]["data"], "data")
+        found = _tokenizer_of(config)
+    except InputError as error:
+        return None, str(error)
+    if wanted and found.info.sha256 != wanted:
+        return None, f"the tokenizer {config.tokenizer} is no longer the one that the run was trained with"
+    return found, ""
+
+
+def _tokenizer_of(config: DataConfig) -> Tokenizer:
+    if not config.tokenizer.startswith("bpe:"):
+        return read_tokenizer(config.tokenizer)
+    from layerrope.prepare import prepare
+
+    return prepare(config, None).tokenizer  # trained on the run's own text, or taken from the cache
+
+
+# -------------------------------------------------------------------------------------------------- other folders
+def _from_export(path: Path, config: Mapping[str, Any]) -> Loaded:
+    fields = {name: config[name] for name in ModelConfig.__dataclass_fields__ if name in config}
+    model_config = from_json(ModelConfig, fields, f"{path / 'config.json'}")
+    tensors = {_own_name(name): t for name, t in _read(path).items()}
+    return Loaded(lm_from_tensors(model_config, tensors), str(path), *_folder_tokenizer(path))
+
+
+def _own_name(name: str) -> str:
+    """model.gains.shared -> gains.gamma"""
+    name = name.removeprefix("model.")
+    head, _, last = name.rpartition(".")
+    own = {stored: ours for ours, stored in STORED_NAMES.items()}
+    return f"{head}.{own.get(last, last)}" if name.startswith("gains.") else name
+
+
+def _from_stock(path: Path, config: Mapping[str, Any]) -> Loaded:
+    try:
+        stock, model_config = read_stock_config(config)
+        tensors = _read(path)
+        if not model_config.tie and "lm_head.weight" not in tensors:
+            raise InputError("config.json says that the head is not tied, but there is no lm_head.weight")
+        model = lm_from_tensors(model_config, from_stock(stock, model_config, tensors))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    assert stock in STOCKS.values()
+    return Loaded(model, str(path), *_folder_tokenizer(path))
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """Every tensor of `path` in its stored dtype; nothing but safetensors is opened."""
+    source = open_source(path)
+    total = sum(info.nbytes for info in source.names.values())
+    for name, info in source.names.items():
+        if info.dtype not in DTYPES:
+            raise InputError(f"{path}: tensor {name} is stored as {info.dtype}: use a copy in {', '.join(DTYPES)}")
+    arrays = source.read(source.names, limit=max(total, 1))
+    return {name: torch.from_numpy(np.array(a)).to(DTYPES[source.names[name].dtype]) for name, a in arrays.items()}
+
+
+def _folder_tokenizer(path: Path) -> tuple[Tokenizer | None, str]:
+    file = path / "tokenizer.json"
+    if not file.exists():
+        return None, f"{path} has no tokenizer.json"
+    return Subwords(f"{path.name} {hashlib.sha256(file.read_bytes()).hexdigest()[:8]}", load_file(file)), ""
+
+
+def _checked(loaded: Loaded) -> Loaded:
+    """`loaded`, unless a weight is not finite or a norm is zero throughout."""
+    for name, t in loaded.model.named_parameters():
+        if not bool(torch.isfinite(t).all()):
+            raise InputError(f"{loaded.label}: tensor {name} holds numbers that are not finite")
+    for name, norm in loaded.model.named_modules():
+        weight = norm.weight if isinstance(norm, RMSNorm | LayerNorm) else None
+        if weight is not None and not bool(weight.any()):
+            raise InputError(f"{loaded.label}: norm {name} is zero throughout: what it feeds sees nothing")
+    return loaded

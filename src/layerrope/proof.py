@@ -1,0 +1,153 @@
+"""The proof that an exported folder computes what its source does: logits and every layer's stream, compared.
+
+Dimensions: B batch, T position, V vocabulary, L layers.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from layerrope.errors import InputError, one_of
+from layerrope.files import read_json
+from layerrope.model import LM
+from layerrope.stock_forward import stock_forward
+
+TOLERANCE = 1e-4
+"""Largest difference allowed in fp32, times the largest absolute value where that is above 1."""
+POSITIONS = 128
+READERS = ("auto", "transformers", "plain")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a model does with the test ids: logits (B, T, V), and the state after each layer."""
+
+    logits: Tensor
+    states: list[list[Tensor]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two traces compared."""
+
+    max_difference: float
+    """of the logits, over all positions"""
+    tolerance: float
+    layers: tuple[float, ...]
+    """of the state after each layer"""
+    first: str | None
+    """the first place that differs, or None"""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def sample_ids(vocab_size: int, positions: int, sequences: int = 2) -> Tensor:
+    """Random ids (B, T), the same every time."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(vocab_size, (sequences, positions), generator=generator)
+
+
+# -------------------------------------------------------------------------------------------------------- traces
+def trace(layers: nn.ModuleList, logits: Callable[[], Tensor]) -> Trace:
+    """The logits, with what each of `layers` gave on the way."""
+    states: list[list[Tensor]] = []
+
+    def keep(layer: nn.Module, given: Any, made: Any) -> None:
+        states.append([t.detach() for t in pytree.tree_leaves(made) if isinstance(t, Tensor)])
+
+    hooks = [layer.register_forward_hook(keep) for layer in layers]
+    try:
+        with torch.no_grad():
+            return Trace(logits(), states)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def trace_lm(model: LM, ids: Tensor) -> Trace:
+    """The trace of a copy of `model` in fp32, in evaluation mode."""
+    model = copy.deepcopy(model).float().eval()
+    return trace(model.layers, lambda: model(ids.to(model.embed.weight.device)))
+
+
+def trace_folder(folder: Path, ids: Tensor, reader: str) -> Trace:
+    """The trace of an exported folder in fp32, read by `reader`."""
+    return {"transformers": _by_transformers, "plain": _by_plain}[reader](folder, ids)
+
+
+def choose_reader(reader: str) -> str:
+    """`reader`, with "auto" resolved: transformers where it is installed."""
+    one_of("reader", reader, READERS)
+    if reader != "auto":
+        return reader
+    return "plain" if importlib.util.find_spec("transformers") is None else "transformers"
+
+
+def _by_transformers(folder: Path, ids: Tensor) -> Trace:
+    from layerrope.interop.hf import load_stock
+
+    model = load_stock(folder)
+    layers = model.model.layers
+    return trace(layers, lambda: model(input_ids=ids, use_cache=False).logits)
+
+
+def _by_plain(folder: Path, ids: Tensor) -> Trace:
+    config = read_json(folder / "config.json")
+    if config["model_type"] == "layerrope":
+        from layerrope.loading import load_lm
+
+        return trace_lm(load_lm(folder).model, ids)
+    logits, streams = stock_forward(config, read_shards(folder), ids)
+    return Trace(logits, [[h] for h in streams])
+
+
+def read_shards(folder: Path) -> dict[str, Tensor]:
+    """Every tensor of a folder's safetensors files."""
+    index = folder / "model.safetensors.index.json"
+    files = (
+        sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.exists() else ["model.safetensors"]
+    )
+    return {name: t for file in files for name, t in load_file(folder / file).items()}
+
+
+# ----------------------------------------------------------------------------------------------------- comparing
+def compare(ours: Trace, theirs: Trace) -> Difference:
+    """The largest differences, and the first layer where they exceed the tolerance."""
+    layers = [max(map(_distance, a, b)) for a, b in zip(ours.states, theirs.states, strict=True)]
+    off = [not distance <= _allowed(state) for distance, state in zip(layers, ours.states, strict=True)]
+    logits, allowed = _distance(ours.logits, theirs.logits), _allowed([ours.logits])
+    if not logits <= allowed or any(off):
+        first = f"layer {off.index(True)}" if any(off) else "the final norm or the head"
+    else:
+        first = None
+    return Difference(logits, allowed, tuple(layers), first)
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    return float("inf") if a.shape != b.shape else float((a.float().cpu() - b.float().cpu()).abs().max())
+
+
+def _allowed(tensors: list[Tensor]) -> float:
+    return TOLERANCE * max(1.0, *(float(t.abs().max()) for t in tensors))
+
+
+def demand(found: Difference, what: str) -> Difference:
+    """`found`, where nothing differs. Raises InputError with the first differing layer."""
+    if found.first is not None:
+        raise InputError(
+            f"{what} does not compute what its source does: they first differ at {found.first} "
+            f"(logits by {found.max_difference:.3g}, at most {found.tolerance:.3g} allowed)"
+        )
+    return found

@@ -1,0 +1,67 @@
+"""Text from a model, piece by piece, while it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from layerrope.errors import InputError
+from layerrope.model import LM, sample_token
+from layerrope.tokens import Tokenizer
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn."""
+
+    n_new: int = 200
+    """tokens at most"""
+    temperature: float = 0.8
+    """0 takes the most likely"""
+    top_k: int | None = None
+    seed: int = 0
+    cache: bool = True
+
+
+def stream_text(model: LM, tokenizer: Tokenizer, prompt: str, how: Sampling) -> Iterator[str]:
+    """The continuation of `prompt`, in pieces that are whole characters; their sum is the text of all new tokens.
+
+    An end-of-text token ends it and is not part of the text. An empty prompt starts from end-of-text, which stands
+    before every document in training.
+
+    Raises:
+        InputError: the prompt has tokens that the model does not know, or the text outgrows learned positions.
+    """
+    ids = tokenizer.encode_batch([prompt])[0].tolist() if prompt else [tokenizer.eot]
+    if max(ids) >= model.config.vocab_size:
+        raise InputError(f"the tokenizer gives id {max(ids)}, the model knows {model.config.vocab_size} ids")
+    made: list[int] = []
+    shown = ""
+    for token in stream_tokens(model, ids, how):
+        if token == tokenizer.eot:
+            break
+        made.append(token)
+        text = tokenizer.decode(made)
+        if not text.endswith("\N{REPLACEMENT CHARACTER}"):  # a character of several bytes is still coming
+            yield text[len(shown) :]
+            shown = text
+    rest = tokenizer.decode(made)[len(shown) :]
+    if rest:
+        yield rest
+
+
+@torch.no_grad()
+def stream_tokens(model: LM, ids: list[int], how: Sampling) -> Iterator[int]:
+    """The new ids, one by one: those that `model.generate` gives for the same settings."""
+    device = model.embed.weight.device
+    generator = torch.Generator(device).manual_seed(how.seed)
+    caches = model.caches() if how.cache else None
+    whole = fresh = torch.tensor([ids], device=device)
+    for _ in range(how.n_new):
+        h = model.hidden(fresh if caches else whole, caches)
+        token = sample_token(model.logits(h[:, -1:])[:, 0], how.temperature, how.top_k, generator)
+        fresh = token[:, None]
+        whole = torch.cat((whole, fresh), dim=1)
+        yield int(token)
