@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from layerrope.config import ModelConfig
 from layerrope.model import LM
+from layerrope.roles import declared
 
 torch.set_num_threads(1)  # these models are too small to share, and waiting threads cost more than they give
 
@@ -34,11 +35,5 @@ def token_ids(*shape: int, seed: int = 0, vocab_size: int = TINY.vocab_size) -> 
 
 
 def role_of(model: nn.Module) -> dict[str, str]:
-    """Each parameter's role where its module declares one, "matrix" or "embedding" elsewhere."""
-    roles = {}
-    for path, module in model.named_modules():
-        declared = getattr(module, "param_roles", {})
-        rest = "embedding" if isinstance(module, nn.Embedding) else "matrix"
-        for name, _ in module.named_parameters(recurse=False):
-            roles[f"{path}.{name}".lstrip(".")] = declared.get(name, rest)
-    return roles
+    """Each parameter's role."""
+    return {row.name: row.role for row in declared(model)}

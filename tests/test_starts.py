@@ -8,7 +8,10 @@ import pytest
 import torch
 from nets import TINY, tiny, token_ids
 
+from layerrope.gains import LayerRoPE
 from layerrope.model import LM
+from layerrope.roles import declared
+from layerrope.schemes import scheme
 
 EQUAL_PRENORM = [
     "hc",
@@ -93,3 +96,29 @@ def test_layerscale_starts_by_depth() -> None:
             config = tiny("layerscale", n_layer=n_layer)
             model = LM(config)
         assert {layer.mlp.branch.post.start for layer in model.layers} == {start}
+
+
+@pytest.mark.parametrize(("spec", "power"), [("depth-mup:base=8", 0.5), ("completep:base=8", 1.0)])
+def test_depth_transfer_rules_scale_branch_rate_and_eps(spec: str, power: float) -> None:
+    """m = L / base = 3: branches m^-a, rates inside the layers m^(a - 1), Adam's eps m^-a; nothing outside."""
+    model = LM(tiny(spec, n_layer=24))
+    assert model.gains is not None
+    table = model.gains(24)
+    assert torch.equal(table[:, :, 0], torch.ones(24, 2, 1))
+    torch.testing.assert_close(table[:, :, 1], torch.full((24, 2, 1), 3.0**-power))
+    for row in declared(model):
+        expected = (3.0 ** (power - 1), 3.0**-power) if row.name.startswith("layers.") else (1.0, 1.0)
+        assert (row.tuning.lr, row.tuning.eps) == pytest.approx(expected), row.name
+
+
+def test_layerrope_starts_flat_where_a_constant_already_shrinks_with_depth() -> None:
+    def slopes(spec: str) -> list[float]:
+        tables = scheme(spec).build_gains(4, 16)
+        (layerrope,) = (m for m in tables.modules() if isinstance(m, LayerRoPE)) if tables else ()
+        return layerrope.beta.tolist() if layerrope.beta is not None else []
+
+    assert slopes("layerrope") == slopes("hc+layerrope") == slopes("rezero+layerrope") == [-0.5] * 4
+    assert slopes("lns+layerrope") == [0.0, -0.5, 0.0, -0.5]
+    for spec in ("prenorm-scaledinit", "deepnorm", "keel", "layerscale", "depth-mup", "completep"):
+        assert slopes(f"{spec}+layerrope") == [-0.5, 0.0, -0.5, 0.0], spec
+    assert slopes("lns+layerrope:beta=-0.25") == [-0.25] * 4
