@@ -19,8 +19,8 @@ from layerrope.errors import InputError
 from layerrope.findings import findings, signed
 from layerrope.intervals import Interval, t_interval
 from layerrope.launch import Outcome
-from layerrope.rates import GRID, Rates, Sweep, Swept, choose, settings_of, sweep_from_json, sweep_to_json
-from layerrope.recipe import TrainConfig
+from layerrope.rates import GRID, Rates, Sweep, Swept, choose, sweep_from_json, sweep_to_json
+from layerrope.recipe import TrainConfig, to_json
 from layerrope.run_folder import Result
 
 LOSSES = st.floats(0.5, 10)
@@ -164,7 +164,7 @@ def test_an_edge_is_called_not_bracketed_and_the_first_scheme_is_the_reference_w
 
 
 SWEEP = Sweep(
-    settings=settings_of(TrainConfig()),
+    base=to_json(TrainConfig()),
     seeds=(1, 2, 3),
     reference="prenorm",
     command="sweep",
@@ -207,8 +207,11 @@ def test_packaged_rates_are_used_only_where_the_sweep_was_made_at_these_settings
     assert (given_.by_scheme, given_.sweep) == ({"lns": (0.1, 0.2)}, None)
 
 
-def test_a_sweep_survives_its_file() -> None:
+def test_a_sweep_survives_its_file_and_settings_that_come_and_go() -> None:
     assert sweep_from_json(sweep_to_json(SWEEP)) == SWEEP
+    older = {name: value for name, value in SWEEP.base.items() if name != "clip"}
+    assert replace(SWEEP, base=older).fits(TrainConfig())
+    assert not replace(SWEEP, base={**SWEEP.base, "gone": 1}).fits(TrainConfig())
 
 
 def test_the_study_pairs_every_scheme_on_every_seed() -> None:

@@ -72,7 +72,7 @@ def test_equal_points_are_one_run() -> None:
 
 
 def test_a_label_names_the_axes() -> None:
-    assert label(Run({"model.scheme": "lns", "lr": 3e-3, "seed": 1, "model.n_layer": 4}, BASE)) == (
+    assert label(Run({"model.scheme": "lns", "lr": 3e-3, "seed": 1, "model.n_layer": 4}, BASE, "key")) == (
         "lns lr 0.003 seed 1 n_layer 4"
     )
 
@@ -105,6 +105,15 @@ def test_a_study_is_read_back_as_it_was(tmp_path: Path) -> None:
     read = read_study(tmp_path)
     assert read == wanted
     assert [each.key for each in read.runs] == read_json(tmp_path / "study.json")["keys"]
+
+
+def test_a_study_is_read_with_the_folders_it_has_even_if_configs_hash_otherwise_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = study("prenorm", "lns")
+    run(wanted, tmp_path)
+    monkeypatch.setattr("layerrope.study.run_key", lambda config: "another")
+    assert [o.status for o in outcomes(read_study(tmp_path), tmp_path).values()] == ["done", "done"]
 
 
 def test_a_failure_is_kept_and_tried_again(tmp_path: Path) -> None:
@@ -148,6 +157,9 @@ def test_folders_that_are_something_else(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds a single run"):
         run(study("prenorm"), tmp_path / "run")
     with pytest.raises(InputError, match="holds no study"):
+        read_study(tmp_path)
+    write_json(tmp_path / "study.json", {"name": "x", "base": {}, "facts": {}, "points": [{}], "keys": []})
+    with pytest.raises(InputError, match="differ in number"):
         read_study(tmp_path)
     write_json(tmp_path / "study.json", {"name": "x"})
     with pytest.raises(InputError, match="is not a study"):

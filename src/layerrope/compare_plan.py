@@ -54,7 +54,7 @@ class Request:
     """compile the layers with torch.compile"""
     eval_every: int = 0
     """steps between evaluations; 0: only at the end (the training loss is on unseen text as long as no text repeats)"""
-    eval_tokens: int | None = 65_536
+    eval_tokens: int | None = 32_768
     """validation tokens of an evaluation"""
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from typing import Any
 
-from layerrope.recipe import NEUTRAL, TrainConfig, to_json
+from layerrope.errors import InputError
+from layerrope.recipe import NEUTRAL, TrainConfig, from_json, to_json
 
 GRID = (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2, 4.8e-2)
 """The rates of a sweep: a factor of two apart, wide enough to hold the best ones of every scheme in the sources."""
@@ -40,15 +41,22 @@ class Swept:
 class Sweep:
     """A sweep that comes with the package: its settings, its command, and what it found for every scheme."""
 
-    settings: Mapping[str, Any]
+    base: Mapping[str, Any]
+    """config of its runs as JSON data; their schemes, rates and seeds replace its own"""
     seeds: tuple[int, ...]
     reference: str
     command: str
     schemes: Mapping[str, Swept]
 
     def fits(self, config: TrainConfig) -> bool:
-        """The sweep was made at these settings (whatever their scheme, rate and seed)."""
-        return self.settings == settings_of(config)
+        """The sweep was made at these settings (whatever their scheme, rate and seed).
+
+        A setting that came into the package after the sweep is taken at its default.
+        """
+        try:
+            return settings_of(from_json(TrainConfig, self.base)) == settings_of(config)
+        except InputError:  # a setting that is no more
+            return False
 
 
 def settings_of(config: TrainConfig) -> dict[str, Any]:
@@ -75,7 +83,7 @@ def sweep_from_json(saved: Mapping[str, Any]) -> Sweep:
         )
         for name, row in saved["schemes"].items()
     }
-    return Sweep(saved["settings"], tuple(saved["seeds"]), saved["reference"], saved["command"], schemes)
+    return Sweep(saved["base"], tuple(saved["seeds"]), saved["reference"], saved["command"], schemes)
 
 
 def sweep_to_json(sweep: Sweep) -> dict[str, Any]:
@@ -90,7 +98,7 @@ def sweep_to_json(sweep: Sweep) -> dict[str, Any]:
         for name, row in sweep.schemes.items()
     }
     head = {"format": FORMAT, "command": sweep.command, "seeds": sweep.seeds, "reference": sweep.reference}
-    return {**head, "settings": sweep.settings, "schemes": schemes}
+    return {**head, "base": sweep.base, "schemes": schemes}
 
 
 @dataclass(frozen=True)

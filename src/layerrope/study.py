@@ -47,14 +47,11 @@ def replaced(config: Config, fields: Mapping[str, Any]) -> Config:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a study: its values on the axes, and its config."""
+    """One run of a study: its values on the axes, its config, and the name of its folder."""
 
     labels: Mapping[str, Any]
     config: TrainConfig
-
-    @cached_property
-    def key(self) -> str:
-        return run_key(self.config)
+    key: str
 
 
 @dataclass(frozen=True)
@@ -66,11 +63,15 @@ class Study:
     points: tuple[Mapping[str, Any], ...]
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """anything else that belongs to the record: the command, how the rates were chosen"""
+    keys: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    """folders of the points, as study.json has them; none: named by the configs as they are hashed now"""
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
         """Every run once, in order. Raises InputError for a point that is no config."""
-        made = [Run(point, replaced(self.base, point)) for point in self.points]
+        configs = [replaced(self.base, point) for point in self.points]
+        keys = self.keys or [run_key(config) for config in configs]
+        made = [Run(*each) for each in zip(self.points, configs, keys, strict=True)]
         return tuple({run.key: run for run in made}.values())
 
 
@@ -113,7 +114,12 @@ def locked(folder: Path) -> Iterator[None]:
 def write_study(study: Study, folder: Path) -> None:
     """Write study.json."""
     saved = {"format": FORMAT, "name": study.name, "facts": study.facts, "base": to_json(study.base)}
-    write_json(folder / FILE, {**saved, "points": study.points, "keys": [run.key for run in study.runs]})
+    write_json(folder / FILE, {**saved, "points": study.points, "keys": _keys(study)})
+
+
+def _keys(study: Study) -> list[str]:
+    """The folder of every point."""
+    return list(study.keys) or [run_key(replaced(study.base, point)) for point in study.points]
 
 
 def read_study(folder: Path) -> Study:
@@ -127,7 +133,10 @@ def read_study(folder: Path) -> Study:
     saved = read_json(folder / FILE)
     try:
         base = from_json(TrainConfig, saved["base"], f"base in {folder / FILE}")
-        return Study(saved["name"], base, tuple(saved["points"]), saved["facts"])
+        points, keys = tuple(saved["points"]), tuple(saved["keys"])
+        if len(points) != len(keys):
+            raise KeyError("points and keys differ in number")
+        return Study(saved["name"], base, points, saved["facts"], keys)
     except (KeyError, TypeError) as error:
         raise InputError(f"{folder / FILE} is not a study ({error}): run the study again") from error
 

@@ -1,0 +1,154 @@
+"""A comparison as a record to keep: README, every run as CSV, the charts; and what its sweep says about rates."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layerrope.charts import save_png
+from layerrope.compare import Table, Trial, mean_losses
+from layerrope.errors import InputError
+from layerrope.files import write_atomic
+from layerrope.rates import Sweep, Swept
+from layerrope.recipe import to_json
+from layerrope.report import Comparison, caption_of, figures_of, made_with, shown_rows
+
+COLUMNS = (
+    "scheme",
+    "lr",
+    "seed",
+    "status",
+    "step",
+    "tokens",
+    "train_loss",
+    "val_loss",
+    "bits_per_byte",
+    "diverged_at",
+    "error",
+    "tokens_per_second",
+    "seconds",
+    "n_params",
+    "key",
+)
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """Why a record was made, written before it was."""
+
+    title: str
+    question: str
+    doubt: str
+    """what would change the answer"""
+
+
+def write_record(found: Comparison, folder: Path, purpose: Purpose) -> None:
+    """Write README.md, runs.csv and the charts into `folder`. Raises InputError if it cannot be written."""
+    figures = figures_of(found)
+    for figure in figures:
+        save_png(figure.chart, folder / f"{figure.name}.png")
+    write_atomic(folder / "runs.csv", runs_csv(found.table.trials))
+    write_atomic(folder / "README.md", readme(found, purpose, {f.name: f.caption for f in figures}))
+
+
+def runs_csv(trials: Sequence[Trial]) -> str:
+    """Every run, lost ones too, as CSV."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows([trial.as_dict().get(name) for name in COLUMNS] for trial in trials)
+    return out.getvalue()
+
+
+def readme(found: Comparison, purpose: Purpose, pictures: Mapping[str, str]) -> str:
+    """The record's page; every number in it is from the runs."""
+    facts, said = found.study.facts, found.findings
+    parts = [
+        f"# {purpose.title}",
+        f"**Question.** {purpose.question}",
+        f"**Answer.** {' '.join(said.can[:2])}",
+        f"**What would change it.** {purpose.doubt}",
+        "## Command",
+        f"```\n{facts.get('command', '')}\n```",
+        "The same command continues a sweep that was cut. Every run, lost ones too, is in `runs.csv`.",
+        "## At the best rates",
+        caption_of(found.table),
+        markdown(shown_rows(found.table)),
+        "## By learning rate",
+        "Mean validation loss over the seeds, nats per token; the best in bold.",
+        markdown(rate_table(found.table)),
+        "## What it tells",
+        "\n".join(f"- {line}" for line in said.can[2:]),
+        "## What it cannot tell",
+        "\n".join(f"- {line}" for line in said.cannot),
+        "## Charts",
+        *(f"![{caption}]({name}.png)\n\n{caption}" for name, caption in pictures.items()),
+        "## Settings",
+        markdown(facts.get("settings", [])),
+        "## Made with",
+        "\n".join(f"- {line}" for line in _machine(found)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def rate_table(table: Table) -> list[dict[str, str]]:
+    """Mean loss by scheme and rate, in words; where seeds were lost, how many."""
+    rows: list[dict[str, str]] = []
+    for row in table.rows:
+        found = mean_losses([trial for trial in table.trials if trial.scheme == row.scheme])
+        cells = {f"{lr:g}": _cell(lost, loss, lr == row.lr) for lr, (lost, loss) in found.items()}
+        rows.append({"scheme": row.scheme, **cells})
+    return rows
+
+
+def _cell(lost: int, loss: float | None, best: bool) -> str:
+    words = "lost" if loss is None else f"{loss:.4f}"
+    words = f"**{words}**" if best else words
+    return f"{words} ({lost} lost)" if lost and loss is not None else words
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a Markdown table."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [names, ["---"] * len(names), *([str(row.get(name, "")) for name in names] for row in rows)]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _machine(found: Comparison) -> list[str]:
+    made = made_with(found)
+    seconds = sum(t.outcome.result.seconds for t in found.table.trials if t.outcome.result is not None)
+    versions = [", ".join(f"{k} {v}" for k, v in each.items() if v) for each in made["runs"]]
+    return [
+        f"{made['processor']}, {made['cores']} cores",
+        f"{len(found.table.trials)} runs, {seconds / 3600:.2f} hours of training and evaluation, one thread a run",
+        *versions,
+    ]
+
+
+def sweep_of(found: Comparison) -> Sweep:
+    """What the comparison says about every scheme's rates, in the form that the package carries.
+
+    Raises:
+        InputError: a scheme has no finished run, so no best rate.
+    """
+    table = found.table
+    lost = [row.scheme for row in table.rows if row.lr is None]
+    if lost:
+        raise InputError(f"no run of {', '.join(lost)} was trained to its end: finish the sweep first")
+    schemes: dict[str, Swept] = {}
+    for row in table.rows:
+        mine = [trial for trial in table.trials if trial.scheme == row.scheme]
+        losses = {lr: None if gone else loss for lr, (gone, loss) in mean_losses(mine).items()}
+        spread = None if row.difference is None else row.difference.sd
+        schemes[row.scheme] = Swept(float(row.lr or 0), bool(row.bracketed), losses, spread)
+    return Sweep(
+        base=to_json(found.study.base),
+        seeds=tuple(sorted({trial.seed for trial in table.trials})),
+        reference=table.reference,
+        command=str(found.study.facts.get("command", "")),
+        schemes=schemes,
+    )
