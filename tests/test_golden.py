@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from nets import tiny, token_ids
 
 from layerrope.model import LM

@@ -122,3 +122,68 @@ def test_layerrope_starts_flat_where_a_constant_already_shrinks_with_depth() -> 
     for spec in ("prenorm-scaledinit", "deepnorm", "keel", "layerscale", "depth-mup", "completep"):
         assert slopes(f"{spec}+layerrope") == [-0.5, 0.0, -0.5, 0.0], spec
     assert slopes("lns+layerrope:beta=-0.25") == [-0.25] * 4
+
+
+# -------------------------------------------------------------------------------------------------- scale by depth
+def streams(model: LM, n: int = 8) -> list[torch.Tensor]:
+    """The stream after the embedding and after each layer, (B, T, D)."""
+    seen: list[torch.Tensor] = []
+    hooks = [layer.register_forward_pre_hook(lambda m, args: seen.append(args[0])) for layer in model.layers]
+    hooks.append(model.norm.register_forward_pre_hook(lambda m, args: seen.append(args[0])))
+    with torch.no_grad():
+        model(token_ids(n, 12))
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
+def rms_of(h: torch.Tensor) -> torch.Tensor:
+    return h.square().mean(-1).sqrt()
+
+
+def test_lns_scales_what_both_norms_give_and_not_the_final_one() -> None:
+    model, plain = LM(tiny("lns", n_layer=6)), LM(tiny("prenorm", n_layer=6))
+    x = torch.randn(2, 5, 16)
+    rows = model.gain_rows(x.device)
+    for i, row in enumerate(rows):
+        assert row is not None
+        for k, kind in enumerate(("attn", "mlp")):
+            norms = [m.layers[i].get_submodule(kind).branch.pre for m in (model, plain)]
+            torch.testing.assert_close(norms[0](x, row[k, 0]), norms[1](x) / math.sqrt(i + 1))
+    assert torch.equal(model.norm(x), plain.norm(x))
+
+
+def test_mixln_streams_have_unit_rms_up_to_the_split_and_not_beyond() -> None:
+    seen = streams(LM(tiny("mixln", n_layer=8)))
+    unit = [bool((rms_of(h) - 1).abs().max() < 1e-4) for h in seen[1:]]
+    assert unit == [True] * 2 + [False] * 6
+
+
+def test_keel_normalises_from_the_first_mlp_on() -> None:
+    model = LM(tiny("keel"))
+    with torch.no_grad():
+        model.embed.weight.mul_(2)
+    assert all(bool((rms_of(h) - 1).abs().max() < 1e-4) for h in streams(model)[1:])
+    alphas = [
+        s.residual.alpha for layer in model.layers for s in (layer.attn, layer.mlp) if hasattr(s.residual, "alpha")
+    ]
+    assert alphas == [1.0] + [8.0] * 6
+
+
+def test_perinorm_adds_one_to_the_variance_with_each_sublayer() -> None:
+    n_layer = 24
+    model = LM(tiny("perinorm", n_layer=n_layer, d_model=128, n_head=4, d_ff=128))
+    seen = streams(model)
+    growth = float(seen[-1].square().mean() - seen[0].square().mean())
+    assert growth == pytest.approx(2 * n_layer, rel=0.2)
+
+
+def test_perinorm_cancels_the_scale_of_the_output_projections() -> None:
+    model = LM(tiny("perinorm", init_std=1.0))
+    ids = token_ids(2, 12)
+    before = model(ids)
+    with torch.no_grad():
+        for layer in model.layers:
+            layer.attn.f.o.weight.mul_(10)
+            layer.mlp.f.down.weight.mul_(10)
+    torch.testing.assert_close(model(ids), before, rtol=1e-3, atol=1e-3)
