@@ -1,4 +1,4 @@
-"""What a training step costs: schemes against Pre-Norm, against transformers' Llama, and against bare products.
+"""What a training step costs: schemes against Pre-Norm, against other packages, and against bare products.
 
 Every figure is a ratio of paired repetitions in one process (`layerrope.timing`); nothing here is a test.
 Dimensions: B sequences, T positions, D width.
@@ -6,23 +6,21 @@ Dimensions: B sequences, T positions, D width.
 
 from __future__ import annotations
 
-import importlib.util
 import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from layerrope.accounting import account
+from layerrope.accounting import Account, account
+from layerrope.bench_peers import LLAMA, PEERS, installed
 from layerrope.config import ModelConfig
 from layerrope.errors import InputError
 from layerrope.layerwise import compile_layers
 from layerrope.model import LM
 from layerrope.optim import Optimizers
 from layerrope.timing import Timing, paired
-
-LLAMA = "transformers Llama"
 
 
 @dataclass(frozen=True)
@@ -37,8 +35,9 @@ class Row:
     cpu_ratio: float
     """the same in CPU time: steadier where other work shares the machine"""
     gflops: float
-    """model FLOPs (6 (N - V d) + 6 L d T a token) times tokens per second, in 1e9 a second"""
-    note: str = ""
+    """model FLOPs (6 (N - V d) + 6 L d T a token, Pre-Norm's) times tokens per second, in 1e9 a second"""
+    activations: float | None
+    """bytes a token kept for the backward pass, uncompiled, relative to Pre-Norm's; None for other packages"""
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ class Bench:
     rows: list[Row]
     bare_gflops: float
     """the step's own products alone, forward and backward, at the FLOP-weighted mean rate"""
-    llama_speedup: float | None
-    """Pre-Norm's tokens per second over the Llama's; None where transformers is not installed"""
+    speedups: dict[str, float]
+    """ours over another package's, in tokens per second: Pre-Norm over Llama, hc over lucidrains' hyper-connections"""
     notes: list[str]
     settings: dict[str, object]
 
@@ -57,27 +56,27 @@ class Bench:
         return asdict(self)
 
 
-def bench_train(
+def bench(
     config: ModelConfig,
     schemes: tuple[str, ...],
+    peers: tuple[str, ...] = (LLAMA,),
     *,
     batch_size: int,
     rounds: int,
     compile: bool = True,
-    llama: bool = True,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Bench:
-    """Time one training step (forward, backward, fused Adam) of each scheme in paired rounds.
+    """Time one training step (forward, backward, fused Adam) of each scheme and peer in paired rounds.
 
     Args:
         config: the shape; its scheme is replaced by each of `schemes`.
         schemes: the first is what the others' ratios refer to.
+        peers: models of other packages (`bench_peers.PEERS`) at the same shape, where they can be imported.
         batch_size: sequences per step.
         rounds: counted repetitions of each contender.
-        llama: add transformers' LlamaForCausalLM of the same shape, compiled whole, where it can be imported.
 
     Raises:
-        InputError: a scheme or shape that does not exist, or fewer than one round.
+        InputError: a scheme, peer or shape that does not exist, or fewer than one round.
     """
     if rounds < 1:
         raise InputError(f"rounds must be at least 1: got {rounds}")
@@ -87,17 +86,21 @@ def bench_train(
     for name in schemes:
         progress(f"building {name}")
         steps[name] = our_step(replace(config, scheme=name), ids, compile, notes)
-    if llama and _has_transformers(notes):
-        progress(f"building {LLAMA}")
-        steps[LLAMA] = llama_step(config, ids, compile)
+    for name in peers:
+        if installed(name, notes):
+            progress(f"building {name}")
+            steps[name] = PEERS[name].step(config, ids, compile)
     timings = paired(steps, rounds, after=lambda r: progress(f"round {r} of {rounds}"))
-    first = timings[schemes[0]]
     tokens = batch_size * config.seq_len
-    rows = [_row(name, timing, first, tokens, config) for name, timing in timings.items()]
+    first = account(replace(config, scheme=schemes[0]))
     return Bench(
-        rows=rows,
+        rows=[_row(n, t, timings[schemes[0]], tokens, config, first) for n, t in timings.items()],
         bare_gflops=bare_products(config, tokens),
-        llama_speedup=timings[LLAMA].ratio(first) if LLAMA in timings else None,
+        speedups={
+            f"{PEERS[n].ours} over {n}": timings[n].ratio(timings[PEERS[n].ours])
+            for n in peers
+            if n in timings and PEERS[n].ours in timings
+        },
         notes=notes,
         settings=_settings(config, batch_size, rounds, compile),
     )
@@ -132,35 +135,6 @@ def _first(step: Callable[[], object]) -> str | None:
     return None
 
 
-def llama_step(config: ModelConfig, ids: Tensor, compile: bool) -> Callable[[], object]:
-    """One step of transformers' Llama of the same shape: the model compiled whole, torch's Adam as it comes."""
-    from transformers import LlamaConfig, LlamaForCausalLM  # pyright: ignore[reportMissingImports]
-
-    model: nn.Module = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=config.vocab_size,
-            hidden_size=config.d_model,
-            intermediate_size=config.d_ff,
-            num_hidden_layers=config.n_layer,
-            num_attention_heads=config.n_head,
-            num_key_value_heads=config.kv_heads,
-            max_position_embeddings=config.seq_len,
-            rms_norm_eps=config.eps,
-            tie_word_embeddings=config.tie,
-            use_cache=False,
-        )
-    )
-    run = torch.compile(model) if compile else model
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-
-    def step() -> None:
-        run(input_ids=ids, labels=ids).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-    return step
-
-
 def bare_products(config: ModelConfig, tokens: int, rounds: int = 15) -> float:
     """GFLOP/s of the linear maps' own matrix products (forward, both gradients), each timed alone, FLOP-weighted."""
     D, F, V = config.d_model, config.d_ff, config.vocab_size
@@ -184,17 +158,12 @@ def bare_products(config: ModelConfig, tokens: int, rounds: int = 15) -> float:
     return flops / seconds / 1e9
 
 
-def _row(name: str, timing: Timing, first: Timing, tokens: int, config: ModelConfig) -> Row:
+def _row(name: str, timing: Timing, first: Timing, tokens: int, config: ModelConfig, to: Account) -> Row:
     rate = tokens / timing.seconds
-    flops = account(replace(config, scheme="prenorm")).flops_per_token
-    return Row(name, rate, timing.ratio(first), timing.cpu_ratio(first), flops * rate / 1e9)
-
-
-def _has_transformers(notes: list[str]) -> bool:
-    found = importlib.util.find_spec("transformers") is not None
-    if not found:
-        notes.append("transformers is not installed: no Llama in this run (pip install 'layerrope[hf]')")
-    return found
+    ours = None if name in PEERS else account(replace(config, scheme=name)).activation_bytes_per_token
+    activations = None if ours is None else ours / to.activation_bytes_per_token
+    gflops = to.flops_per_token * rate / 1e9
+    return Row(name, rate, timing.ratio(first), timing.cpu_ratio(first), gflops, activations)
 
 
 def _settings(config: ModelConfig, batch_size: int, rounds: int, compile: bool) -> dict[str, object]:
