@@ -81,7 +81,7 @@ def test_the_pictures_are_there_and_not_blank(made: Path) -> None:
     for path in pictures:
         data = path.read_bytes()
         width, height = struct.unpack(">II", data[16:24])
-        assert min(width, height) > 300
+        assert min(width, height) > 200
         assert len(data) > 8000
 
 

@@ -88,9 +88,9 @@ def loss_curves(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def _late(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """Limits of the loss axis that show the last nine tenths of every curve."""
+    """Limits of the loss axis that show the last four fifths of every curve."""
     end = max((row["tokens"] for row in rows), default=0)
-    shown = [row["loss"] for row in rows if row["tokens"] >= end / 10]
+    shown = [row["loss"] for row in rows if row["tokens"] >= end / 5]
     low, high = (min(shown), max(shown)) if shown else (0.0, 1.0)
     pad = 0.03 * (high - low) or 0.1
     return low - pad, high + pad
@@ -113,7 +113,12 @@ def final_losses(table: Table) -> Figure:
     names = [row.scheme for row in table.ranked]
     y = alt.Y("scheme:N", sort=names, title=None, axis=alt.Axis(titleX=0))
     colour = alt.Color("scheme:N", scale=scheme_colours(names), legend=None)
-    x = alt.X("loss:Q", title="validation loss, nats per token", scale=alt.Scale(zero=False, padding=24))
+    x = alt.X(
+        "loss:Q",
+        title="validation loss, nats per token",
+        scale=alt.Scale(zero=False, padding=24),
+        axis=alt.Axis(tickCount=6),
+    )
     seeds = alt.Chart(frame).mark_point(size=70).encode(x=x, y=y, color=colour, tooltip=["scheme", "seed", "loss"])
     mean = alt.Chart(frame).mark_tick(thickness=2, size=22).encode(x="mean(mean):Q", y=y, color=colour)
     words = (
@@ -211,7 +216,13 @@ def _by_depth(
         return (
             alt.Chart(frame)
             .mark_line(point=False)
-            .encode(x=alt.X("x:Q", title=x_title), y=y, color=colour, strokeDash=dash, tooltip=["scheme", "x", "y"])
+            .encode(
+                x=alt.X("x:Q", title=x_title, axis=alt.Axis(tickMinStep=1)),
+                y=y,
+                color=colour,
+                strokeDash=dash,
+                tooltip=["scheme", "x", "y"],
+            )
         )
 
     header = alt.Header(labelAnchor="start", labelFontSize=12)
@@ -227,7 +238,7 @@ def _by_depth(
 
 
 # ---------------------------------------------------------------------------------------------------------- picture
-def picture(rows: Sequence[Mapping[str, Any]], table: Table, title: str) -> alt.TopLevelMixin:
+def picture(rows: Sequence[Mapping[str, Any]], table: Table, title: str, subtitle: str) -> alt.TopLevelMixin:
     """Loss curves and final losses side by side: what a README shows."""
     import altair as alt
 
@@ -235,5 +246,6 @@ def picture(rows: Sequence[Mapping[str, Any]], table: Table, title: str) -> alt.
     right = final_losses(table).chart
     assert isinstance(left, alt.Chart)
     assert isinstance(right, alt.LayerChart)
-    both = alt.hconcat(left.properties(width=430, height=280), right.properties(width=330, height=280))
-    return both.properties(title=title).resolve_scale(color="independent")
+    both = alt.hconcat(left.properties(width=430, height=270), right.properties(width=330, height=270), spacing=30)
+    words = alt.TitleParams(title, subtitle=subtitle, offset=18)
+    return both.properties(title=words).resolve_scale(color="independent", strokeDash="independent")

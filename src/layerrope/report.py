@@ -106,8 +106,10 @@ def write_report(found: Comparison) -> dict[str, Any]:
 
 def write_picture(found: Comparison, path: Path, mode: str = "light") -> Path:
     """The loss curves and final losses side by side as one PNG."""
-    title = f"{'; '.join(found.findings.can[:1])}"
-    return save_png(picture(loss_rows(found.folder, found.table), found.table, title), path, mode=mode)
+    settings = {row["setting"]: row["value"] for row in found.study.facts.get("settings", [])}
+    subtitle = f"{settings.get('model', '')}; {settings.get('budget', '')}; seeds {settings.get('seeds', '')}"
+    chart = picture(loss_rows(found.folder, found.table), found.table, found.findings.can[0], subtitle)
+    return save_png(chart, path, mode=mode)
 
 
 # --------------------------------------------------------------------------------------------------------- by depth

@@ -19,7 +19,7 @@ class Command:
     folder: Positional[Path]
     """folder that `layerrope compare` wrote"""
     picture: Path | None = None
-    """also write the loss curves and final losses side by side into this PNG"""
+    """also write loss curves and final losses side by side into this PNG, and for a dark ground into NAME-dark.png"""
     json: bool = False
     """print result.json on stdout, and nothing else there"""
 
@@ -28,6 +28,7 @@ class Command:
         document = write_report(found)
         if self.picture is not None:
             write_picture(found, self.picture)
+            write_picture(found, self.picture.with_stem(f"{self.picture.stem}-dark"), mode="dark")
         if self.json:
             terminal.emit_json(document)
         else:
