@@ -45,6 +45,8 @@ class Anatomy:
     architecture: str
     owner: str
     """path of the module that holds the layers and runs them"""
+    layers: str
+    """path of the list of layers"""
     n_layer: int
     width: int
     sites: tuple[SiteAt, ...]
@@ -78,7 +80,7 @@ def dissect(model: nn.Module, architecture: str | None = None) -> Anatomy:
     if not sites:
         raise InputError(f"{path} has no norms that gains can act on")
     width = _width(model, sites)
-    found = Anatomy(named, owner, len(layers), width, tuple(sites))
+    found = Anatomy(named, owner, path, len(layers), width, tuple(sites))
     for name in found.names:
         have = [s.layer for s in sites if s.site == name]
         if len(have) != len(layers):
@@ -88,8 +90,8 @@ def dissect(model: nn.Module, architecture: str | None = None) -> Anatomy:
 
 
 def _config(model: nn.Module) -> Mapping[str, Any]:
-    to_dict = getattr(getattr(model, "config", None), "to_dict", None)
-    return {} if to_dict is None else to_dict()
+    config: Any = getattr(model, "config", None)
+    return {**config.to_dict(), "model_type": config.model_type} if hasattr(config, "to_dict") else {}
 
 
 def _templates(architecture: str) -> dict[str, str]:

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import copy
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import layerrope
 from layerrope.errors import InputError, one_of
-from layerrope.files import read_json, unwritable, write_json
+from layerrope.files import read_json, write_json
 from layerrope.folding import OWN_INSTEAD, Folded, fold_tensors, lm_from_tensors, obstacles
 from layerrope.gains import STORED_NAMES
-from layerrope.loading import load_lm
+from layerrope.loading import is_patched, load_lm
 from layerrope.model import LM
 from layerrope.proof import POSITIONS, choose_reader, compare, demand, sample_ids, trace_folder, trace_lm
+from layerrope.publish import published
 from layerrope.stock import DTYPES, STOCKS, Stock, check_parts, dtype_word, stock_config, stock_for, to_stock
 from layerrope.tokens import EOT, Tokenizer
 
@@ -67,29 +65,28 @@ def export(
             there already, or the proof fails (naming the first layer that differs). No folder is left then.
     """
     why = ""
+    if not isinstance(source, LM) and is_patched(Path(source)):
+        return _export_patched(Path(source), Path(to), as_, dtype, overwrite)
     if not isinstance(source, LM):
         loaded = load_lm(source)
         source, tokenizer, why = loaded.model, tokenizer or loaded.tokenizer, loaded.why_no_tokenizer
     plan = _plan(source, as_, _dtype(source, dtype))
-    target = Path(to)
-    if target.exists() and not overwrite and (not target.is_dir() or any(target.iterdir())):
-        raise InputError(f"{target} is there already: choose another --to, or replace it with --overwrite")
     reader = choose_reader(reader)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
-    except OSError as error:
-        raise unwritable(target, error) from error
-    try:
+    with published(Path(to), overwrite) as aside:
         _write(aside, plan, source, tokenizer)
         proof = prove(source, aside, plan=plan, reader=reader) | {"no_tokenizer": why or None}
         write_json(aside / "proof.json", proof)
-        _publish(aside, target)
-    except (OSError, SafetensorError) as error:
-        raise unwritable(target, error if isinstance(error, OSError) else OSError(0, str(error))) from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    return Exported(target, proof)
+    return Exported(Path(to), proof)
+
+
+def _export_patched(source: Path, to: Path, as_: str | None, dtype: str | None, overwrite: bool) -> Exported:
+    """A folder of a model that `layerrope.apply` patched, as its own stock class."""
+    from layerrope.interop.hf_export import export_patched
+
+    if as_ is not None:
+        raise InputError(f"{source} is a patched model: it is exported as its own class, without --as")
+    chosen = None if dtype is None else DTYPES[one_of("dtype", dtype, DTYPES)]
+    return Exported(to, export_patched(source, to, dtype=chosen, overwrite=overwrite))
 
 
 # ----------------------------------------------------------------------------------------------------------- the plan
@@ -217,22 +214,6 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer, seq_len: int) -> None:
         },
     )
     write_json(folder / "special_tokens_map.json", {"eos_token": eos})
-
-
-def _publish(aside: Path, target: Path) -> None:
-    for path in aside.iterdir():
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-    umask = os.umask(0)
-    os.umask(umask)
-    os.chmod(aside, 0o777 & ~umask)
-    if target.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
-        os.replace(target, old / "old")
-        os.replace(aside, target)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        os.replace(aside, target)
 
 
 # --------------------------------------------------------------------------------------------------------- the proof

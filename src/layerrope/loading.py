@@ -64,14 +64,17 @@ def load_lm(source: str | os.PathLike[str]) -> Loaded:
         raise InputError(f"{path / 'config.json'} is no JSON object")
     if isinstance(config.get("config"), dict) and "model" in config["config"]:
         return _checked(_from_run(path, None))
+    if isinstance(config.get("layerrope"), dict):
+        raise InputError(f"{path} is a model patched by layerrope.apply: export it first, its stock form can be read")
     if config.get("model_type") == "layerrope":
         return _checked(_from_export(path, config))
     return _checked(_from_stock(path, config))
 
 
-def is_run(path: Path) -> bool:
-    """Is this folder a run of this package, or one of its checkpoints?"""
-    return checkpoints.number(path) >= 0 or (path / "checkpoints").is_dir()
+def is_patched(path: Path) -> bool:
+    """Is this the folder of a model that `layerrope.apply` patched?"""
+    config = read_json(path / "config.json") if (path / "config.json").exists() else None
+    return isinstance(config, dict) and isinstance(config.get("layerrope"), dict)
 
 
 # -------------------------------------------------------------------------------------------------------- our runs

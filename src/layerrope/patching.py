@@ -245,7 +245,7 @@ def _check_scheme(spec: str, chosen: Scheme) -> None:
         or branch.post.weight is not None
     ):
         raise InputError(f"scheme {spec!r} is more than a gain table ({chosen.rule}): it cannot be put into a model")
-    if chosen.init is not unit_init or chosen.tuning(2):
+    if chosen.init is not unit_init or chosen.tuning(2, 2):
         raise InputError(f"scheme {spec!r} sets initial weights or learning rates, which a made model has already")
 
 

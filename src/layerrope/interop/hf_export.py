@@ -1,0 +1,97 @@
+"""A model that `layerrope.apply` patched becomes a stock folder of its own class, proved equal."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import layerrope
+from layerrope.files import read_json, write_json
+from layerrope.interop.hf import from_pretrained, load_stock, quiet, transformers
+from layerrope.patching import fold_patched, patch_of
+from layerrope.proof import POSITIONS, Trace, compare, demand, sample_ids, trace
+from layerrope.publish import published
+from layerrope.stock import dtype_word
+
+TOKENIZER_FILES = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "vocab.*",
+    "merges.txt",
+    "*.jinja",
+    "generation_config.json",
+)
+
+
+def export_patched(source: Path, to: Path, *, dtype: torch.dtype | None, overwrite: bool = False) -> dict[str, Any]:
+    """Fold the gains of the decoder in `source` and write it to `to`; what proof.json holds.
+
+    Args:
+        dtype: of the written weights; None: the one they are stored in.
+
+    Raises:
+        InputError: as `from_pretrained` and `publish.published`; the proof fails, naming the first differing layer.
+    """
+    model = from_pretrained(source, dtype=torch.float32).eval()
+    patch = patch_of(model)
+    assert patch is not None
+    chosen = dtype or getattr(torch, dtype_word_of(source))
+    folded = fold_patched(model)
+    with published(to, overwrite) as aside:
+        with quiet():
+            copy.deepcopy(folded).to(chosen).save_pretrained(aside)
+        for pattern in TOKENIZER_FILES:
+            for file in source.glob(pattern):
+                shutil.copyfile(file, aside / file.name)
+        proof = _prove(model, folded, aside, patch.anatomy.layers, chosen)
+        proof |= {"folded": _places(patch), "scheme": patch.record["scheme"]}
+        write_json(aside / "proof.json", proof)
+    return proof
+
+
+def dtype_word_of(source: Path) -> str:
+    """The dtype that the folder's config.json names."""
+
+    config = read_json(source / "config.json")
+    return str(config.get("dtype") or config.get("torch_dtype") or "float32")
+
+
+def _places(patch: Any) -> dict[str, str]:
+    return {
+        site.site: "the norm's weight" if site.norm else f"the rows of {site.matrix.rpartition('.')[2]}"
+        for site in patch.acting
+    }
+
+
+def _prove(model: Any, folded: Any, folder: Path, layers: str, dtype: torch.dtype) -> dict[str, Any]:
+    ids = sample_ids(
+        model.config.vocab_size, min(POSITIONS, getattr(model.config, "max_position_embeddings", POSITIONS))
+    )
+
+    def traced(m: Any) -> Trace:
+        return trace(m.get_submodule(layers), lambda: m(input_ids=ids, use_cache=False).logits)
+
+    source, read = traced(model), traced(load_stock(folder))
+    demand(compare(source, traced(folded)), "the folded model")
+    files = demand(compare(traced(copy.deepcopy(folded).to(dtype).float()), read), "the folder (read by transformers)")
+    whole = compare(source, read)
+    return {
+        "passed": True,
+        "format": folded.config.model_type,
+        "reason": None,
+        "dtype": dtype_word(dtype),
+        "reader": f"transformers {transformers.__version__}",
+        "sequences": len(ids),
+        "positions": ids.shape[1],
+        "max_difference": whole.max_difference,
+        "tolerance": files.tolerance,
+        "max_difference_without_rounding": files.max_difference,
+        "largest_logit": float(source.logits.abs().max()),
+        "layers": list(files.layers),
+        "layerrope": layerrope.__version__,
+        "torch": torch.__version__,
+    }
