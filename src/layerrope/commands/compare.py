@@ -20,7 +20,7 @@ from layerrope.commands.typed import typed
 from layerrope.compare_plan import Request, plan
 from layerrope.errors import InputError
 from layerrope.launch import available_cores, run_here
-from layerrope.machine import check_machine
+from layerrope.machine import check_machine, default_device
 from layerrope.processes import run_local
 from layerrope.report import Comparison, caption_of, shown_rows, write_report
 from layerrope.study import Launcher, Study, job, run_study
@@ -42,8 +42,8 @@ class Command(Request):
     """runs at once, each in a process of its own; none: one for every core (one on a GPU); 0: in this process"""
     threads: int = 1
     """threads of each run"""
-    device: str = "cpu"
-    """cpu, cuda or cuda:N"""
+    device: str = "auto"
+    """cpu, cuda or cuda:N; auto: cuda where there is one"""
     out: Path = Path("runs/compare")
     """folder of the runs, the report and the charts"""
     dry_run: bool = False
@@ -82,9 +82,13 @@ class Command(Request):
             raise InputError(f"--steps must be at least 1: got {self.steps}")
         return replace(request, budget=f"{self.steps}steps")
 
+    @property
+    def _device(self) -> str:
+        return default_device() if self.device == "auto" else self.device
+
     def _check(self) -> None:
         """Raise InputError for what can be refused before any text is read."""
-        check_machine(self.device, self.precision)
+        check_machine(self._device, self.precision)
         for name, least in (("jobs", 0), ("threads", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
@@ -94,13 +98,13 @@ class Command(Request):
         """Runs at once; 0 is this process."""
         if self.jobs is not None:
             return min(self.jobs, runs)
-        cores = available_cores() if self.device == "cpu" else self.threads
+        cores = available_cores() if self._device == "cpu" else self.threads
         return max(1, min(cores // self.threads, runs))
 
     def _launcher(self, workers: int) -> Launcher:
         if workers == 0:
-            return partial(run_here, device=self.device, threads=self.threads)
-        return partial(run_local, workers=workers, threads=self.threads, device=self.device)
+            return partial(run_here, device=self._device, threads=self.threads)
+        return partial(run_local, workers=workers, threads=self.threads, device=self._device)
 
 
 def _threads(count: int) -> str:
