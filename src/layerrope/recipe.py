@@ -20,7 +20,7 @@ from layerrope.schedule import SCHEDULES
 
 PRECISIONS = ("fp32", "bf16", "paper")
 
-NEUTRAL = frozenset({"log_every", "checkpoint_every", "keep_checkpoints"})
+NEUTRAL = frozenset({"log_every", "probe_every", "checkpoint_every", "keep_checkpoints"})
 """Fields that change what is written and when, but no number: left out of the run's key and free on resume."""
 
 ROUNDING = frozenset({"micro_batch", "compile", "checkpointing"})
@@ -68,7 +68,7 @@ class Settings:
     eval_tokens: int | None = None
     """validation positions per evaluation, evenly spaced over the split; None: all"""
     probe_every: int = 0
-    """steps between probes; 0: never"""
+    """steps between cheap probes of every layer, written to metrics.jsonl; 0: never"""
     log_every: int = 10
     """steps between lines of metrics.jsonl"""
     checkpoint_every: int = 500

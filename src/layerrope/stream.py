@@ -53,7 +53,7 @@ def site_gains(model: LM) -> dict[str, Tensor]:
     A norm's or gate's own weight times the row of the gain table, whichever are there; a site with neither has no
     entry (the write of a plain Pre-Norm sublayer).
     """
-    rows = model.gain_rows(torch.device("cpu"))
+    rows = model.gain_rows(model.embed.weight.device)
     found: dict[str, list[Tensor]] = {}
     for layer, kind, module in sublayers(model):
         branch, row = module.branch, rows[layer]

@@ -33,7 +33,7 @@ def train(
     track: Sequence[str] = (),
     data: Dataset | None = None,
     stop: Callable[[], bool] | None = None,
-    probes: Sequence[Probe] = (),
+    probes: Sequence[Probe] | None = None,
 ) -> Result:
     """Train `config` in `run_dir`, from its newest sound checkpoint if it has one; a finished run is only read.
 
@@ -48,7 +48,8 @@ def train(
         data: the loaded data of config.data, to share among runs; None loads it.
         stop: asked after every step; True saves a checkpoint and ends the call. SIGINT and SIGTERM do the same
             where this is the main thread (a second one ends the process at once).
-        probes: run every `config.probe_every` steps, outside of any compiled graph.
+        probes: run every `config.probe_every` steps, outside of any compiled graph; None: the cheap ones of
+            `layerrope.probes`.
 
     Returns:
         The result. A run that diverged is one too (`status`, `diverged_at`), not an exception.
@@ -69,7 +70,7 @@ def train(
     with folder.locked(), machine.threads(threads), torch.random.fork_rng(_cuda(where)):
         if not resume:
             folder.clear()
-        session = Session(config, folder, where, data, progress, probes)
+        session = Session(config, folder, where, data, progress, _default_probes() if probes is None else probes)
         session.start()
         facts = folder.path, run_key(config), to_json(config), session.at.steps
         with start_trackers(track, *facts) as trackers, _interrupts() as interrupted:
@@ -85,6 +86,12 @@ def _check_fits(config: TrainConfig, data: Dataset) -> None:
             f"token ids run to {data.vocab_size - 1}, but the model's vocabulary has {config.model.vocab_size}: "
             f"set vocab_size to {data.vocab_size}"
         )
+
+
+def _default_probes() -> Sequence[Probe]:
+    from layerrope.probes import TrainingProbe
+
+    return (TrainingProbe(),)
 
 
 def _cuda(device: torch.device) -> list[int]:

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import tyro
-
 from layerrope.accounting import count_parameters
 from layerrope.budget import steps_of
 from layerrope.commands.live import DataStages, RunBar
@@ -16,10 +14,11 @@ from layerrope.config import ModelConfig, preset, tier
 from layerrope.data import DataConfig, load_data
 from layerrope.errors import InputError
 from layerrope.machine import check_machine, default_device
+from layerrope.probes import training_cost
 from layerrope.recipe import Settings, TrainConfig, run_key
-from layerrope.run_folder import Result, RunFolder
+from layerrope.run_folder import Result, RunFolder, read_metrics
 from layerrope.schemes import scheme
-from layerrope.terminal import emit_json, out
+from layerrope.terminal import emit_json, note, out
 from layerrope.tracking import check_trackers
 from layerrope.train import train
 
@@ -34,7 +33,6 @@ class Command(Settings):
     run diverged.
     """
 
-    probe_every: tyro.conf.Suppress[int] = 0
     scheme: str = "layerrope"
     """depth scheme, with options: layerrope:rotation=off"""
     tier: str = "micro"
@@ -100,6 +98,9 @@ class Command(Settings):
                 data=data,
             )
         self._print(run_dir, config, result)
+        cost = training_cost(read_metrics(RunFolder(run_dir).metrics)) if config.probe_every else None
+        if cost is not None:
+            note(f"probing took {cost[0]:.1f} s, {cost[1]:.1%} of the time before the last evaluation")
         return EXIT[result.status]
 
     def plan(self, vocab_size: int | None = None) -> TrainConfig:
