@@ -71,7 +71,7 @@ def layerscale_branch(site: Site, covers: Covers, start: float | None = None) ->
 
 # ----------------------------------------------------------------------------------------------------- the scheme
 Init = Callable[[str, Site], float]
-"""(role, site) -> multiplier on the standard deviation of that matrix; roles are q k v o gate up down."""
+"""(role, site) -> multiplier on the standard deviation of that matrix; roles are q k v o gate up down head."""
 
 
 def unit_init(role: str, site: Site) -> float:
@@ -90,6 +90,12 @@ def product_init(first: Init, second: Init) -> Init:
     return both
 
 
+def tuned(first: dict[str, Tuning], second: dict[str, Tuning]) -> dict[str, Tuning]:
+    """Both tunings at once, role by role."""
+    roles = {**first, **second}
+    return {role: first.get(role, Tuning()).within(second.get(role, Tuning())) for role in roles}
+
+
 @dataclass(frozen=True)
 class Scheme:
     """One depth scheme: three independent axes, a gain table and the weight-init multiplier by role."""
@@ -102,7 +108,9 @@ class Scheme:
     gains: tuple[Gains, ...] = ()
     init: Init = unit_init
     final_norm: bool = True
-    tuning: Callable[[int], dict[str, Tuning]] = lambda n_layer: {}  # of the parameters inside the layers, by role
+    tuning: Callable[[int, int], dict[str, Tuning]] = lambda n_layer, d_model: {}  # inside the layers, by role
+    head_tuning: Callable[[int], Tuning] = lambda d_model: Tuning()
+    untied: bool = False  # does the rule need a head of its own?
     depth_rule: str = ""  # the constant that shrinks branches with depth, if there is one: at most one a scheme
     damped: frozenset[str] = frozenset()  # "read", "write": where that constant acts; LayerRoPE starts flat there
     cacheable: bool = True  # False where a sublayer's write looks at earlier positions

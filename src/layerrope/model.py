@@ -47,7 +47,7 @@ class Layer(nn.Module):
 
     def __init__(self, config: ModelConfig, chosen: Scheme, layer: int) -> None:
         super().__init__()
-        self.param_tuning = chosen.tuning(config.n_layer)
+        self.param_tuning = chosen.tuning(config.n_layer, config.d_model)
 
         def sublayer(kind: str, f: nn.Module) -> Sublayer:
             site = make_site(config, layer, kind)
@@ -89,6 +89,9 @@ class LM(nn.Module):
         self.ends = chosen.ends(make_site(config, config.n_layer, "attn"))
         self.norm = make_norm(config)(D) if chosen.final_norm else Gate()
         self.head = nn.Linear(D, V, bias=False)
+        self.param_tuning = {"head": chosen.head_tuning(D)}
+        if config.tie and chosen.untied:
+            raise InputError(f"scheme {config.scheme!r} tunes the head apart from the embedding: set tie to false")
         if config.tie:
             self.head.weight = self.embed.weight
         self.init_weights(seed)
@@ -117,7 +120,8 @@ class LM(nn.Module):
         if self.position is not None:
             yield "position.weight", self.position.weight, config.init_std
         if not config.tie:
-            yield "head.weight", self.head.weight, config.init_std
+            site = make_site(config, config.n_layer, "attn")
+            yield "head.weight", self.head.weight, config.init_std * self.scheme.init("head", site)
         for i, layer in enumerate(self.layers):
             for kind in ("attn", "mlp"):
                 site = make_site(config, i, kind)

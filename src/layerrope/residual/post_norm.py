@@ -35,12 +35,12 @@ def deepnorm_alpha(n_layer: int) -> float:
 
 
 def deepnorm_beta(role: str, n_layer: int) -> float:
-    """(8N)^(-1/4) on the weights of v, o and the MLP, 1 on q and k   (DeepNet, arXiv 2203.00555, Fig. 2)
+    """(8N)^(-1/4) on the weights of v, o and the MLP, 1 elsewhere   (DeepNet, arXiv 2203.00555, Fig. 2)
 
     >>> round(deepnorm_beta("o", 24), 4), deepnorm_beta("q", 24)
     (0.2686, 1.0)
     """
-    return 1.0 if role in {"q", "k"} else (8 * n_layer) ** -0.25
+    return (8 * n_layer) ** -0.25 if role in {"v", "o", "gate", "up", "down"} else 1.0
 
 
 def keel(site: Site) -> Residual:
