@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "probe": "show what each layer of trained models does to the stream, by depth",
     "bench": "time training steps in paired repetitions",
     "export": "fold a run's gains and write a stock model folder, proved equal",
+    "eval": "score a model on the tasks of lm-evaluation-harness",
     "sample": "continue a prompt with a trained model",
     "inspect": "read what a checkpoint's norm gains say about depth, without downloading it",
 }

@@ -199,7 +199,7 @@ def test_lns_divides_what_the_norms_give() -> None:
     torch.testing.assert_close(ratio, torch.full((32,), 3**-0.5))
 
 
-# ---------------------------------------------------------------------------------------------------------- save and load
+# ------------------------------------------------------------------------------------------------------ save and load
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
 @pytest.mark.parametrize("init", ["neutral", "paper"])
 def test_save_and_load_keep_the_gains(tmp_path: Path, name: str, init: str) -> None:

@@ -1,5 +1,7 @@
 """The exported folders in transformers itself: its logits, its greedy text, its tokenizer, its own model type."""
 
+# ruff: noqa: E402 - what needs transformers is imported after the check that it is there
+
 from __future__ import annotations
 
 import json

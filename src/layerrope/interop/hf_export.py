@@ -17,7 +17,7 @@ from layerrope.proof import POSITIONS, Trace, compare, demand, sample_ids, trace
 from layerrope.publish import published
 from layerrope.stock import dtype_word
 
-TOKENIZER_FILES = (
+BESIDE = (
     "tokenizer*",
     "special_tokens_map.json",
     "vocab.*",
@@ -44,7 +44,7 @@ def export_patched(source: Path, to: Path, *, dtype: torch.dtype | None, overwri
     with published(to, overwrite) as aside:
         with quiet():
             copy.deepcopy(folded).to(chosen).save_pretrained(aside)
-        for pattern in TOKENIZER_FILES:
+        for pattern in BESIDE:
             for file in source.glob(pattern):
                 shutil.copyfile(file, aside / file.name)
         proof = _prove(model, folded, aside, patch.anatomy.layers, chosen)
