@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,13 +15,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from layerrope.budget import steps_of
-from layerrope.compare import Table, Trial, best_rate, bracketed, compare, comparison, mean_losses
+from layerrope.compare import SCHEMES, Table, Trial, best_rate, bracketed, compare, comparison, mean_losses
 from layerrope.compare_plan import Request, plan
 from layerrope.errors import InputError
 from layerrope.findings import findings, signed
 from layerrope.intervals import Interval, t_interval
 from layerrope.launch import Outcome
-from layerrope.rates import GRID, Rates, Sweep, Swept, choose, sweep_from_json, sweep_to_json
+from layerrope.rates import GRID, Rates, Sweep, Swept, choose, packaged, sweep_from_json, sweep_to_json
 from layerrope.recipe import TrainConfig, to_json
 from layerrope.run_folder import Result
 
@@ -212,6 +214,28 @@ def test_a_sweep_survives_its_file_and_settings_that_come_and_go() -> None:
     older = {name: value for name, value in SWEEP.base.items() if name != "clip"}
     assert replace(SWEEP, base=older).fits(TrainConfig())
     assert not replace(SWEEP, base={**SWEEP.base, "gone": 1}).fits(TrainConfig())
+
+
+@pytest.mark.skipif(packaged() is None, reason="no sweep is packaged yet")
+def test_the_packaged_rates_are_those_of_the_record_and_of_the_command_without_arguments() -> None:
+    sweep = packaged()
+    assert sweep is not None
+    record = Path(__file__).parents[1] / "results" / "demo-sweep"
+    with open(record / "runs.csv", encoding="utf-8") as file:
+        runs = list(csv.DictReader(file))
+    assert sweep.command in (record / "README.md").read_text()
+    assert {int(run["seed"]) for run in runs} == set(sweep.seeds)
+    for name, swept in sweep.schemes.items():
+        losses: dict[float, list[float]] = {}
+        for run in runs:
+            if run["scheme"] == name and run["status"] == "done":
+                losses.setdefault(float(run["lr"]), []).append(float(run["val_loss"]))
+        means = {lr: np.mean(found) for lr, found in losses.items() if len(found) == len(sweep.seeds)}
+        assert swept.lr == min(means, key=lambda lr: means[lr])
+        assert swept.losses[swept.lr] == pytest.approx(means[swept.lr])
+    rates = plan(Request()).facts["rates"]["by_scheme"]
+    assert rates == {name: (sweep.schemes[name].lr,) for name in SCHEMES}
+    assert not set(sweep.seeds) & set(Request().seeds)
 
 
 def test_the_study_pairs_every_scheme_on_every_seed() -> None:

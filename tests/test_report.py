@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -18,6 +19,7 @@ import pytest
 from layerrope import cli
 from layerrope.errors import InputError
 from layerrope.files import read_json, write_json
+from layerrope.record import Purpose, sweep_of, write_record
 from layerrope.report import read_comparison, write_picture, write_report
 from layerrope.run_folder import read_result
 
@@ -140,6 +142,36 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     shown = re.sub(r"<script.*?</script>", "", page, flags=re.S)
     assert "<img" not in shown
     assert "&lt;img" in shown
+
+
+def test_a_record_holds_every_run_and_the_sweep_made_from_it_serves_the_next_comparison(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = read_comparison(made)
+    write_record(found, tmp_path / "record", Purpose("Title", "Question?", "Doubt."))
+    with open(tmp_path / "record" / "runs.csv", encoding="utf-8") as file:
+        runs = list(csv.DictReader(file))
+    assert [(r["scheme"], float(r["lr"]), int(r["seed"])) for r in runs] == [
+        (t.scheme, t.lr, t.seed) for t in found.table.trials
+    ]
+    readme = (tmp_path / "record" / "README.md").read_text()
+    assert all(word in readme for word in ("# Title", "Question?", "Doubt.", "layerrope compare --schemes", "| lost |"))
+    pictures = re.findall(r"\]\(([\w-]+\.png)\)", readme)
+    assert all((tmp_path / "record" / name).exists() for name in pictures)
+    assert len(pictures) == 5
+
+    sweep = sweep_of(found)
+    monkeypatch.setattr("layerrope.compare_plan.packaged", lambda: sweep)
+    words = [*HERE, "--schemes", "prenorm", "layerrope", "--seeds", "5", "--out", str(tmp_path / "next"), "--json"]
+    assert cli.main(["compare", *words]) == 0
+    record = strictly(capsys.readouterr().out)
+    assert {row["scheme"]: row["lr"] for row in record["rows"]} == {n: s.lr for n, s in sweep.schemes.items()}
+    assert {row["scheme"]: row["bracketed"] for row in record["rows"]} == {
+        n: s.bracketed for n, s in sweep.schemes.items()
+    }
+    assert any("differences to prenorm scattered over 2 seeds" in line for line in record["can_tell"])
+    assert any("chosen on other seeds than these" in line for line in record["cannot_tell"])
+    assert (tmp_path / "next" / "charts" / "learning-rates.png").exists()
 
 
 # --------------------------------------------------------------------------------------------------------- the command

@@ -11,6 +11,7 @@ from typing import Any
 
 from layerrope.charts import save_png
 from layerrope.compare import Table, Trial, mean_losses
+from layerrope.compare_charts import Figure
 from layerrope.errors import InputError
 from layerrope.files import write_atomic
 from layerrope.rates import Sweep, Swept
@@ -52,7 +53,7 @@ def write_record(found: Comparison, folder: Path, purpose: Purpose) -> None:
     for figure in figures:
         save_png(figure.chart, folder / f"{figure.name}.png")
     write_atomic(folder / "runs.csv", runs_csv(found.table.trials))
-    write_atomic(folder / "README.md", readme(found, purpose, {f.name: f.caption for f in figures}))
+    write_atomic(folder / "README.md", readme(found, purpose, figures))
 
 
 def runs_csv(trials: Sequence[Trial]) -> str:
@@ -64,7 +65,7 @@ def runs_csv(trials: Sequence[Trial]) -> str:
     return out.getvalue()
 
 
-def readme(found: Comparison, purpose: Purpose, pictures: Mapping[str, str]) -> str:
+def readme(found: Comparison, purpose: Purpose, figures: Sequence[Figure]) -> str:
     """The record's page; every number in it is from the runs."""
     facts, said = found.study.facts, found.findings
     parts = [
@@ -86,7 +87,7 @@ def readme(found: Comparison, purpose: Purpose, pictures: Mapping[str, str]) -> 
         "## What it cannot tell",
         "\n".join(f"- {line}" for line in said.cannot),
         "## Charts",
-        *(f"![{caption}]({name}.png)\n\n{caption}" for name, caption in pictures.items()),
+        *(f"![{figure.alt}]({figure.name}.png)\n\n{figure.caption}" for figure in figures),
         "## Settings",
         markdown(facts.get("settings", [])),
         "## Made with",
