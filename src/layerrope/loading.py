@@ -15,7 +15,7 @@ from torch import Tensor
 
 from layerrope import checkpoint as checkpoints
 from layerrope.config import ModelConfig
-from layerrope.data import DataConfig
+from layerrope.data import DataConfig, Dataset, load_data
 from layerrope.errors import InputError
 from layerrope.files import read_json
 from layerrope.folding import lm_from_tensors
@@ -69,6 +69,19 @@ def load_lm(source: str | os.PathLike[str]) -> Loaded:
     if config.get("model_type") == "layerrope":
         return _checked(_from_export(path, config))
     return _checked(_from_stock(path, config))
+
+
+def run_data(path: Path) -> Dataset | None:
+    """The data that the run in `path` (or its checkpoint) was trained on, or None for other folders.
+
+    Raises:
+        InputError: the data is no longer there.
+    """
+    run = path.parent.parent if path.parent.name == "checkpoints" else path
+    facts = read_json(run / "config.json") if (run / "config.json").exists() else None
+    if not (isinstance(facts, dict) and isinstance(facts.get("config"), dict) and "data" in facts["config"]):
+        return None
+    return load_data(from_json(DataConfig, facts["config"]["data"], "data"))
 
 
 def is_patched(path: Path) -> bool:

@@ -1,8 +1,8 @@
-"""`layerrope eval`: a model's scores on the tasks of lm-evaluation-harness."""
+"""`layerrope eval`: a model's scores on the tasks of lm-evaluation-harness, or its loss in low precision."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,12 +13,25 @@ from layerrope.errors import InputError, one_of
 from layerrope.terminal import emit_json, note, out
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from layerrope.interop.lm_eval import Evaluation
+    from layerrope.loading import Loaded
+    from layerrope.numerics import Numerics
 
 TASK_SETS: dict[str, tuple[str, ...]] = {
-    "paper": ("arc_easy", "arc_challenge", "boolq", "hellaswag", "openbookqa", "piqa", "sciq", "winogrande"),
+    "commonsense": (
+        "boolq",
+        "piqa",
+        "social_iqa",
+        "hellaswag",
+        "winogrande",
+        "arc_easy",
+        "arc_challenge",
+        "openbookqa",
+    ),
 }
-"""Named sets: the eight tasks of the LayerRoPE paper."""
+"""Named sets: the eight commonsense tasks on which Layer-Norm Scaling (arXiv 2502.05795) and others fine-tune."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +45,7 @@ class Command:
     source: Annotated[str, tyro.conf.Positional]
     """run, checkpoint (RUN/checkpoints/step-N), exported folder or stock folder"""
     tasks: tuple[str, ...] = ()
-    """names that lm-eval knows, or a named set: paper (its eight tasks)"""
+    """names that lm-eval knows, or a named set: commonsense (eight tasks)"""
     include: Path | None = None
     """folder with lm-eval task files of your own"""
     limit: int | None = None
@@ -45,14 +58,22 @@ class Command:
     """adapter (this package's model) or transformers (lm-eval loads the folder itself)"""
     device: str = "cpu"
     """cpu, cuda, cuda:N, for the adapter"""
+    numerics: bool = False
+    """instead of tasks: loss in fp32, bf16, fp16, int8, int4 and fp8, and the size of the stream by depth"""
+    text: Path | None = None
+    """text file for --numerics; a run's own validation text where its data is at hand"""
+    tokens: int = 20_000
+    """positions that --numerics scores at most"""
     json: bool = False
     """print the scores as one JSON document on stdout"""
 
     def run(self) -> int:
+        if self.numerics:
+            return self._numerics()
         one_of("way", self.through, ("adapter", "transformers"))
         tasks = [task for name in self.tasks for task in TASK_SETS.get(name, (name,))]
         if not tasks:
-            raise InputError("name at least one task: --tasks paper, or names that lm-eval knows")
+            raise InputError("name at least one task: --tasks commonsense, or names that lm-eval knows")
         found = self._evaluate(tasks)
         if self.json:
             emit_json({"source": self.source, "through": self.through, **found.as_dict()})
@@ -62,6 +83,44 @@ class Command:
         if found.cuts is not None:
             note(f"cut on the left: {found.cuts.requests:,} requests, {found.cuts.tokens:,} tokens")
         return 0
+
+    def _numerics(self) -> int:
+        from layerrope.loading import load_lm
+        from layerrope.numerics import numerics
+
+        if self.tasks:
+            raise InputError("--numerics and --tasks are two different evaluations: ask for one of them")
+        loaded = load_lm(self.source)
+        found = numerics(loaded.model, self._batches(loaded))
+        if self.json:
+            emit_json({"source": self.source, "scheme": loaded.model.config.scheme, **asdict(found)})
+            return 0
+        for made in numerics_tables(found):
+            out.print(made)
+        return 0
+
+    def _batches(self, loaded: Loaded) -> list[tuple[Tensor, Tensor]]:
+        """The given text, or the run's own validation windows."""
+        from layerrope.loading import run_data
+        from layerrope.numerics import text_batches
+
+        if self.tokens < 1:
+            raise InputError(f"tokens must be at least 1: got {self.tokens}")
+        if self.text is None:
+            data = run_data(Path(self.source))
+            if data is None:
+                raise InputError(f"{self.source} is no run, so it has no text of its own: give --text FILE")
+            return list(data.eval_batches(self.batch_size, self.tokens))
+        if loaded.tokenizer is None:
+            raise InputError(f"{self.source} comes without a tokenizer: {loaded.why_no_tokenizer}")
+        try:
+            text = self.text.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot read {self.text} ({error}): give a text file in UTF-8") from error
+        ids = loaded.tokenizer.encode_batch([text])[0].tolist()
+        if len(ids) < 2:
+            raise InputError(f"{self.text} has {len(ids)} tokens: at least 2 are needed")
+        return text_batches(ids, loaded.model.config.seq_len, self.batch_size, self.tokens)
 
     def _evaluate(self, tasks: list[str]) -> Evaluation:
         from layerrope.interop.lm_eval import LayerRoPELM, evaluate_lm
@@ -77,6 +136,17 @@ class Command:
             raise InputError(f"{self.source} comes without a tokenizer: {loaded.why_no_tokenizer}")
         model = LayerRoPELM(loaded.model.float().to(device), loaded.tokenizer, self.batch_size)
         return evaluate_lm(model, tasks, **options)
+
+
+def numerics_tables(found: Numerics) -> tuple[Table, Table]:
+    """Losses by format, and the stream by depth, for a terminal."""
+    losses = Table("format", "loss (nats/token)", "change")
+    for row in found.rows:
+        losses.add_row(row.format, f"{row.loss:.4f}", f"{row.change:+.5f}")
+    stream = Table("after layer", "RMS", "largest")
+    for i, (rms, largest) in enumerate(zip(found.rms, found.largest, strict=True)):
+        stream.add_row(str(i), f"{rms:.3g}", f"{largest:.3g}")
+    return losses, stream
 
 
 def table(found: Evaluation) -> Table:
