@@ -133,6 +133,28 @@ def test_an_unfinished_comparison_is_reported_as_far_as_it_is(made: Path, tmp_pa
     assert sum(run["status"] == "interrupted" for run in record["runs"]) == 6
 
 
+def test_where_everything_diverged_the_report_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--schemes", "prenorm", "lns", "--lrs", "1e30", "--out", str(tmp_path), "--json"]
+    assert cli.main(["compare", *HERE, *words]) == 1
+    record = strictly(capsys.readouterr().out)
+    assert record["can_tell"][0] == "No run was trained to its end, so nothing is compared."
+    assert "Diverged: prenorm at 1e+30 (seed 0, step 2)" in record["can_tell"][1]
+    assert [row["val_loss"] for row in record["rows"]] == [None, None]
+    (chart,) = specs((tmp_path / "report.html").read_text())
+    crosses = next(rows for rows in chart["datasets"].values() if rows)
+    assert {(row["scheme"], row["step"]) for row in crosses} == {("prenorm", 2), ("lns", 2)}
+    assert cli.main(["report", str(tmp_path), "--picture", str(tmp_path / "p.png")]) == 2
+
+
+def test_evaluations_on_the_way_get_a_chart(tmp_path: Path) -> None:
+    words = ["--schemes", "prenorm", "--lrs", "0.01", "--eval-every", "2", "--out", str(tmp_path)]
+    assert cli.main(["compare", *HERE, *words]) == 0
+    charts = specs((tmp_path / "report.html").read_text())
+    shown = [rows for chart in charts[:2] for rows in chart["datasets"].values()]
+    assert [row["tokens"] for row in shown[1]] == [512, 1024, 1536]
+    assert {row["text"] for row in shown[1]} == {"validation"}
+
+
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     text = tmp_path / "<img src=x onerror=alert(1)>.txt"
     text.write_text("A line of text that is long enough to be split into windows.\n" * 400)

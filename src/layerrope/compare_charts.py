@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from layerrope.charts import scheme_channels, scheme_colours
 from layerrope.compare import Row, Table, mean_losses
+from layerrope.errors import InputError
 from layerrope.gains import SITES
 from layerrope.rates import Sweep
 from layerrope.run_folder import read_metrics
@@ -59,32 +60,61 @@ def loss_rows(folder: Path, table: Table) -> list[dict[str, Any]]:
     ]
 
 
-def loss_curves(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Loss against tokens, one line a run."""
-    import altair as alt
-    import polars as pl
+def ends(table: Table) -> list[dict[str, Any]]:
+    """Where the runs diverged of every scheme that has no curve: scheme, rate, seed, tokens, step."""
+    lost = [(trial, trial.outcome.result) for row in table.rows if row.val_loss is None for trial in row.lost]
+    return [
+        {"scheme": t.scheme, "lr": t.lr, "seed": str(t.seed), "tokens": found.tokens, "step": found.diverged_at}
+        for t, found in lost
+        if found is not None and found.diverged_at is not None
+    ]
 
-    columns = {"scheme": pl.Utf8, "seed": pl.Utf8, "tokens": pl.Int64, "loss": pl.Float64, "text": pl.Utf8}
-    frame = _frame([row for row in rows if row["text"] == "training"], columns)
-    colour, dash = scheme_channels("scheme", _schemes(rows))
-    low, high = _late(rows)
-    chart = (
-        alt.Chart(frame)
-        .mark_line(point=False, clip=True)
-        .encode(
-            x=alt.X("tokens:Q", title="training tokens", axis=alt.Axis(format="~s")),
-            y=alt.Y("loss:Q", title="training loss, nats per token", scale=alt.Scale(domain=[low, high], zero=False)),
-            color=colour,
-            strokeDash=dash,
-            detail="seed:N",
-            tooltip=["scheme", "seed", "tokens", alt.Tooltip("loss:Q", format=".4f")],
-        )
-    )
+
+def loss_curves(rows: Sequence[Mapping[str, Any]], lost: Sequence[Mapping[str, Any]] = ()) -> Figure:
+    """Training loss against tokens, one line a run; `lost` (from `ends`) are crosses along the top."""
     caption = (
         "Loss on each stretch of training text before it is learnt from, averaged between log lines. All schemes see"
         " the same batches, so the curves compare point by point. The first tokens are cut off above."
     )
-    return Figure("loss-curves", chart, caption, "Training loss against training tokens, one line for each run.")
+    if lost:
+        caption += " A cross along the top: a run of a scheme without any finished one diverged there."
+    mine = [row for row in rows if row["text"] == "training"]
+    alt = "Training loss against training tokens, one line for each run."
+    return Figure("loss-curves", _curves(mine, lost, "training loss, nats per token"), caption, alt)
+
+
+def validation_curves(rows: Sequence[Mapping[str, Any]]) -> Figure | None:
+    """Validation loss against tokens; None where the runs were only evaluated at their ends."""
+    mine = [row for row in rows if row["text"] == "validation"]
+    if len({row["tokens"] for row in mine}) < 2:
+        return None
+    chart = _curves(mine, (), "validation loss, nats per token")
+    alt = "Validation loss against training tokens, one line for each run."
+    return Figure("validation-curves", chart, "Validation loss, on the same windows each time.", alt)
+
+
+def _curves(rows: Sequence[Mapping[str, Any]], lost: Sequence[Mapping[str, Any]], title: str) -> alt.TopLevelMixin:
+    import altair as alt
+    import polars as pl
+
+    columns = {"scheme": pl.Utf8, "seed": pl.Utf8, "tokens": pl.Int64, "loss": pl.Float64, "text": pl.Utf8}
+    low, high = _late(rows)
+    colour, dash = scheme_channels("scheme", _schemes([*rows, *lost]))
+    x = alt.X("tokens:Q", title="training tokens", axis=alt.Axis(format="~s"))
+    y = alt.Y("loss:Q", title=title, scale=alt.Scale(domain=[low, high], zero=False))
+    words = ["scheme", "seed", "tokens", alt.Tooltip("loss:Q", format=".4f")]
+    lines = (
+        alt.Chart(_frame(rows, columns))
+        .mark_line(clip=True)
+        .encode(x=x, y=y, color=colour, strokeDash=dash, detail="seed:N", tooltip=words)
+    )
+    spots = {"scheme": pl.Utf8, "lr": pl.Float64, "seed": pl.Utf8, "tokens": pl.Int64, "step": pl.Int64}
+    crosses = (
+        alt.Chart(_frame(lost, spots))
+        .mark_point(shape="cross", angle=45, size=90)
+        .encode(x=x, y=alt.value(0), color=colour, tooltip=["scheme", "lr", "seed", "step"])
+    )
+    return alt.layer(lines, crosses) if lost else alt.layer(lines)
 
 
 def _late(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
@@ -97,8 +127,11 @@ def _late(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
 
 
 # ----------------------------------------------------------------------------------------------------- final losses
-def final_losses(table: Table) -> Figure:
-    """Validation loss of every scheme at its best rate: a mark a seed, the mean, its distance to the reference."""
+def final_losses(table: Table) -> Figure | None:
+    """Validation loss of every scheme at its best rate: a dot a seed, the mean, its distance to the reference.
+
+    None where no run was trained to its end.
+    """
     import altair as alt
     import polars as pl
 
@@ -108,6 +141,8 @@ def final_losses(table: Table) -> Figure:
         for t in row.trials
         if t.result is not None
     ]
+    if not rows:
+        return None
     columns = {"scheme": pl.Utf8, "seed": pl.Utf8, "loss": pl.Float64, "mean": pl.Float64, "note": pl.Utf8}
     frame = _frame(rows, columns)
     names = [row.scheme for row in table.ranked]
@@ -126,7 +161,7 @@ def final_losses(table: Table) -> Figure:
         .mark_text(dy=-19, align="center")
         .encode(x="mean(mean):Q", y=y, text="note:N", detail="scheme:N")
     )
-    chart = (seeds + mean + words).properties(height=52 * max(len(names), 1))
+    chart = (seeds + mean + words).properties(height=52 * len(names))
     caption = f"Validation loss at each scheme's best rate, a dot a seed, with the distance to {table.reference}."
     return Figure("final-losses", chart, caption, caption)
 
@@ -215,7 +250,7 @@ def _by_depth(
         y = alt.Y("y:Q", title=title, scale=alt.Scale(type="log", domain=domain, nice=False))
         return (
             alt.Chart(frame)
-            .mark_line(point=False)
+            .mark_line()
             .encode(
                 x=alt.X("x:Q", title=x_title, axis=alt.Axis(tickMinStep=1)),
                 y=y,
@@ -239,12 +274,17 @@ def _by_depth(
 
 # ---------------------------------------------------------------------------------------------------------- picture
 def picture(rows: Sequence[Mapping[str, Any]], table: Table, title: str, subtitle: str) -> alt.TopLevelMixin:
-    """Loss curves and final losses side by side: what a README shows."""
+    """Loss curves and final losses side by side: what a README shows.
+
+    Raises InputError where no run was trained to its end.
+    """
     import altair as alt
 
-    left = loss_curves(rows).chart
-    right = final_losses(table).chart
-    assert isinstance(left, alt.Chart)
+    final = final_losses(table)
+    if final is None:
+        raise InputError("there is no picture to draw: no run was trained to its end")
+    left, right = loss_curves(rows, ends(table)).chart, final.chart
+    assert isinstance(left, alt.LayerChart)
     assert isinstance(right, alt.LayerChart)
     both = alt.hconcat(left.properties(width=430, height=270), right.properties(width=330, height=270), spacing=30)
     words = alt.TitleParams(title, subtitle=subtitle, offset=18)

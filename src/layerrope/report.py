@@ -9,12 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from layerrope.charts import save_png
 from layerrope.compare import Row, Table, Trial, compare, trials_of
 from layerrope.compare_charts import (
     SITE_NAMES,
     WHEN,
     Figure,
+    ends,
     final_losses,
     gain_chart,
     loss_curves,
@@ -23,12 +26,14 @@ from layerrope.compare_charts import (
     rate_curves,
     rate_rows,
     stream_chart,
+    validation_curves,
 )
 from layerrope.data import load_data
 from layerrope.errors import InputError
 from layerrope.files import read_json, write_json
 from layerrope.findings import Findings, findings, signed
 from layerrope.launch import available_cores
+from layerrope.machine import threads
 from layerrope.model import LM
 from layerrope.page import MISSING, Page
 from layerrope.rates import Sweep, sweep_from_json
@@ -118,22 +123,25 @@ def measure_depth(folder: Path, table: Table, base: TrainConfig) -> Depth:
     depth = Depth([], [], [], [])
     data = load_data(base.data)
     windows = next(iter(data.eval_batches(WINDOWS, WINDOWS * base.data.seq_len)))[0]
-    for row in table.ranked:
-        trial = next(trial for trial in row.trials if trial.result is not None)
-        try:
-            model, config = trained_model(folder / trial.key)
-        except InputError as error:
-            depth.notes.append(f"{row.scheme} is missing in the charts by depth: {error}")
-            continue
-        untrained = LM(config.model, seed=config.seed).eval()
-        depth.gains.extend(_gain_rows(row.scheme, model))
-        depth.angles.extend(_angle_rows(row.scheme, model))
-        for when, each in zip(WHEN, (untrained, model), strict=True):
-            sizes = stream_rms(each, windows).tolist()
-            depth.stream.extend(
-                {"scheme": row.scheme, "panel": when, "x": i / 2, "y": size} for i, size in enumerate(sizes)
-            )
+    with threads(1):  # the models are small, and threads that wait for each other cost more than they bring
+        for row in table.ranked:
+            trial = next(trial for trial in row.trials if trial.result is not None)
+            try:
+                _add_model(depth, row.scheme, folder / trial.key, windows)
+            except InputError as error:
+                depth.notes.append(f"{row.scheme} is missing in the charts by depth: {error}")
     return depth
+
+
+def _add_model(depth: Depth, scheme: str, run_dir: Path, windows: Tensor) -> None:
+    """Measure one run's model, and the same model before training."""
+    model, config = trained_model(run_dir)
+    untrained = LM(config.model, seed=config.seed).eval()
+    depth.gains.extend(_gain_rows(scheme, model))
+    depth.angles.extend(_angle_rows(scheme, model))
+    for when, each in zip(WHEN, (untrained, model), strict=True):
+        sizes = stream_rms(each, windows).tolist()
+        depth.stream.extend({"scheme": scheme, "panel": when, "x": i / 2, "y": s} for i, s in enumerate(sizes))
 
 
 def _gain_rows(scheme: str, model: LM) -> list[dict[str, Any]]:
@@ -156,8 +164,10 @@ def figures_of(found: Comparison) -> list[Figure]:
     """Every chart there is something to draw for."""
     table = found.table
     source = "from these runs" if found.sweep is None else "from these runs and the packaged sweep"
+    rows = loss_rows(found.folder, table)
     figures = [
-        loss_curves(loss_rows(found.folder, table)),
+        loss_curves(rows, ends(table)),
+        validation_curves(rows),
         final_losses(table),
         rate_curves(rate_rows(table, found.sweep), source),
         gain_chart(found.depth.gains),
@@ -174,7 +184,7 @@ def page(found: Comparison, figures: list[Figure]) -> Page:
     made.heading("What this comparison tells").bullets(found.findings.can)
     made.heading("What it cannot tell").bullets(found.findings.cannot)
     made.heading("Losses")
-    for name in ("loss-curves", "final-losses", "learning-rates"):
+    for name in ("loss-curves", "validation-curves", "final-losses", "learning-rates"):
         _add(made, shown.get(name))
     made.heading("By depth")
     for name in ("gains-by-depth", "stream-by-depth"):
