@@ -12,11 +12,12 @@ from typing import Any
 from layerrope.charts import save_png
 from layerrope.compare import Table, Trial, mean_losses
 from layerrope.compare_charts import Figure
+from layerrope.compare_table import caption_of, shown_rows
 from layerrope.errors import InputError
 from layerrope.files import write_atomic
 from layerrope.rates import Sweep, Swept
 from layerrope.recipe import to_json
-from layerrope.report import Comparison, caption_of, figures_of, made_with, shown_rows
+from layerrope.report import Comparison, figures_of, made_with
 
 COLUMNS = (
     "scheme",

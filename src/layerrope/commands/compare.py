@@ -18,11 +18,12 @@ from layerrope.commands.board import Board
 from layerrope.commands.live import DataStages, clock
 from layerrope.commands.typed import typed
 from layerrope.compare_plan import Request, plan
+from layerrope.compare_table import caption_of, shown_rows
 from layerrope.errors import InputError
 from layerrope.launch import available_cores, run_here
 from layerrope.machine import check_machine, default_device
 from layerrope.processes import run_local
-from layerrope.report import Comparison, caption_of, shown_rows, write_report
+from layerrope.report import Comparison, write_report
 from layerrope.study import Launcher, Study, job, run_study
 
 WIDTH = 110
