@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
 import pytest
 
+from layerrope import compare_plan
 from layerrope.commands.compare import Command
 from layerrope.machine import threads
+from layerrope.rates import GRID
 from layerrope.report import SCHEMA, document, read_comparison
 
 DOC = (Path(__file__).parents[1] / "docs" / "compare.md").read_text()
@@ -27,6 +30,13 @@ def test_the_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     named = set(re.findall(r"`(\w+)`", DOC[DOC.index("`result.json` has") : DOC.index("## From Python")]))
     assert set(document(read_comparison(tmp_path / "runs" / "mine"))) <= named
     assert SCHEMA in DOC
+
+
+def test_it_and_the_help_name_the_grid() -> None:
+    words = f"a grid from {GRID[0]:g} to {GRID[-1]:g} in factors of two"
+    assert words in DOC
+    assert words.removeprefix("a ") in (Path(compare_plan.__file__)).read_text()
+    assert all(b == 2 * a for a, b in itertools.pairwise(GRID))
 
 
 def test_every_flag_it_names_is_one() -> None:

@@ -2,7 +2,7 @@
 
 The sweep itself (resumable; the same command continues it):
 
-    layerrope compare --lrs 0.00075 0.0015 0.003 0.006 0.012 0.024 --seeds 1 2 3 --out runs/demo-sweep
+    layerrope compare --lrs 0.0015 0.003 0.006 0.012 0.024 0.048 --seeds 1 2 3 --out runs/demo-sweep
 
 Then, from the root of the repository:
 
