@@ -18,6 +18,8 @@ _WHERE: dict[str, str] = {
     "ModelConfig": "config",
     "account": "accounting",
     "apply": "patching",
+    "compute_saving": "savings",
+    "fit_scaling": "scaling",
     "fold": "folding",
     "gain_table": "gains",
     "inspect": "inspector",

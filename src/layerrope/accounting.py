@@ -104,16 +104,21 @@ def _saved_bytes(config: ModelConfig, batch: int) -> int:
         return sum(t.untyped_storage().nbytes() for t in saved.values())
 
 
+def flops_per_token(config: ModelConfig) -> int:
+    """6 (N - V d) + 6 L d T of the Pre-Norm model of this shape: a training token's matrix products and attention."""
+    parameters, _, looked_up = count_parameters(replace(config, scheme="prenorm"))
+    return 6 * (parameters - looked_up) + 6 * config.n_layer * config.d_model * config.seq_len
+
+
 def account(config: ModelConfig) -> Account:
     """Parameters, FLOPs per token and memory of a model of this config   (FLOPs: arXiv 2610.09179, Appendix A)
 
     Raises:
         InputError: the scheme does not exist or does not fit the shape.
     """
-    plain = replace(config, scheme="prenorm")
     parameters, ends, _ = count_parameters(config)
-    plain_parameters, _, looked_up = count_parameters(plain)
-    flops = 6 * (plain_parameters - looked_up) + 6 * config.n_layer * config.d_model * config.seq_len
+    plain_parameters = count_parameters(replace(config, scheme="prenorm"))[0]
+    flops = flops_per_token(config)
     gate = gate_flops(config)
     return Account(
         parameters=parameters,

@@ -8,18 +8,19 @@ from collections.abc import Iterator
 from typing import Any
 
 
-def typed(command: Any, name: str, without: tuple[str, ...] = ()) -> str:
+def typed(command: Any, name: str, without: tuple[str, ...] = (), positional: tuple[str, ...] = ()) -> str:
     """`layerrope NAME ...` with every flag of the dataclass `command` that differs from its default.
 
     Args:
         command: the parsed arguments; fields are flags.
         name: of the command.
         without: fields that do not change the result.
+        positional: fields that are given without a flag, first.
     """
-    words = ["layerrope", name]
+    words = ["layerrope", name, *(str(getattr(command, field)) for field in positional)]
     for field in dataclasses.fields(command):
         value = getattr(command, field.name)
-        if value != field.default and field.name not in without:
+        if value != field.default and field.name not in (*without, *positional):
             words += _flag(field.name.replace("_", "-"), value)
     return shlex.join(words)
 

@@ -1,0 +1,246 @@
+"""A scaling fit in words, tables, a chart and a page. Printed numbers are precise enough to predict from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from layerrope.charts import save_png, scheme_channels, scheme_colours
+from layerrope.errors import InputError
+from layerrope.page import Page
+from layerrope.savings import Resamples, Saving, is_baseline
+from layerrope.scaling import FORMS, ScalingFit, cell, schemes_of, variables
+
+if TYPE_CHECKING:
+    import altair as alt
+
+SCHEMA = "layerrope.fit/1"
+LAWS = {"power": "L(C) = E + A C^-alpha", "chinchilla": "L(N, D) = E + A N^-alpha + B D^-beta"}
+NAMES = {"power": (("A", "alpha"),), "chinchilla": (("A", "alpha"), ("B", "beta"))}
+DIGITS = 8
+"""Significant digits of printed coefficients: A C^-alpha with C = 1e21 multiplies an error of alpha by 48."""
+UNREADABLE = "–"
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """A fit with what was made of it."""
+
+    fit: ScalingFit
+    resamples: Resamples | None
+    savings: Sequence[Saving]
+    notes: Sequence[str]
+    """what was left out, could not be computed, or has to be known"""
+    source: str
+    command: str
+
+
+# ------------------------------------------------------------------------------------------------------------- tables
+def coefficient_rows(report: FitReport) -> list[dict[str, str]]:
+    """A row a scheme: E and the terms to `DIGITS` digits, a 95% interval of the first exponent, points and fit."""
+    return [_coefficients(report, name) for name in report.fit.curves]
+
+
+def _coefficients(report: FitReport, name: str) -> dict[str, str]:
+    fit, curve = report.fit, report.fit.curves[name]
+    row = {"scheme": name, "E": f"{curve.e:.{DIGITS}g}"}
+    for (size, power), amplitude, exponent in zip(NAMES[fit.form], curve.amplitudes, curve.exponents, strict=True):
+        row |= {size: f"{amplitude:.{DIGITS}g}", power: f"{exponent:.{DIGITS}g}"}
+    row[f"{NAMES[fit.form][0][1]} 95%"] = _exponent_interval(report, name)
+    mine = [i for i, p in enumerate(fit.points) if p.scheme == name]
+    sizes = len({cell(fit.points[i], fit.form) for i in mine})
+    row["sizes"] = str(sizes) if sizes == len(mine) else f"{sizes} ({len(mine)} runs)"
+    row["rms residual"] = f"{np.sqrt(np.mean(fit.residuals()[mine] ** 2)):.2%}"
+    search = next(s for s in fit.searches if name in s.schemes)
+    row["fit"] = "converged" if search.converged else "NOT CONVERGED"
+    return row
+
+
+def _exponent_interval(report: FitReport, name: str) -> str:
+    made = report.resamples
+    if made is None or not made.converged_B.any():
+        return UNREADABLE
+    low, high = np.quantile(made.curves[name][2][made.converged_B, 0], [0.025, 0.975])
+    return f"{low:.3f} to {high:.3f}"
+
+
+def saving_rows(savings: Sequence[Saving]) -> list[dict[str, str]]:
+    """A row a saving, best baseline first."""
+    return [
+        {
+            "scheme": s.scheme,
+            "against": s.baseline,
+            "at loss": f"{s.target:.4f}",
+            "less compute": f"{s.ratio:.2f}x",
+            f"{s.level:.0%} interval": _interval(s),
+            "its FLOPs": f"{s.compute:.3g}",
+            "baseline's FLOPs": f"{s.baseline_compute:.3g}{' (measured)' if s.measured else ''}",
+            "within what was trained": "yes" if s.interpolated else "NO: extrapolated",
+        }
+        for s in savings
+    ]
+
+
+def _interval(s: Saving) -> str:
+    if s.low is None or s.high is None:
+        return UNREADABLE
+    return " to ".join("unbounded" if math.isinf(v) else f"{v:.2f}x" for v in (s.low, s.high))
+
+
+# -------------------------------------------------------------------------------------------------------------- words
+def sentences(report: FitReport) -> list[str]:
+    """What was fitted, how, how the savings read, and what to know before they are used."""
+    fit = report.fit
+    floor = {"shared": "one E for all schemes", "free": "an E for each scheme", "given": "E given, not fitted"}
+    lines = [
+        f"{LAWS[fit.form]}, {floor[fit.floor]}; {len(fit.points)} points from {report.source}; Huber loss (delta"
+        f" {fit.delta:g}) on log residuals, summed: {fit.objective:.6g}."
+    ]
+    lines += [
+        f"Search over {', '.join(s.schemes)}: {'converged' if s.converged else 'NOT CONVERGED'}, {s.agreeing} of"
+        f" {s.starts} starts ended at the best objective."
+        for s in fit.searches
+    ]
+    if report.resamples is not None:
+        count = len(report.resamples.converged_B)
+        lines.append(f"Intervals from {count} resamples of the same form, {report.resamples.failed} not converged.")
+    return lines + [_said(s) for s in report.savings] + [*fit.notes, *report.notes]
+
+
+def _said(s: Saving) -> str:
+    bounds = "" if s.low is None else f" ({_interval(s)})"
+    where = "within the sizes trained" if s.interpolated else "beyond the sizes trained, so an extrapolation"
+    lost = f" {s.failed} of {s.resamples} resamples gave no ratio." if s.failed else ""
+    return (
+        f"{s.scheme} reaches {s.target:.4f} with {s.ratio:.2f}x less compute{bounds} than {s.baseline}, {where}.{lost}"
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- chart
+def chart(report: FitReport, size: tuple[int, int] | None = None) -> alt.TopLevelMixin:
+    """Loss against compute, points and curves; the Chinchilla form over 6 N D. `size` is (width, height), pixels."""
+    import altair as alt
+    import polars as pl
+
+    names = list(schemes_of(report.fit.points))
+    points = pl.DataFrame(_point_rows(report.fit))
+    colour, dash = scheme_channels("scheme", names)
+    x = alt.X(
+        "compute:Q", title="training FLOPs", scale=alt.Scale(type="log"), axis=alt.Axis(format=".0e", tickCount=8)
+    )
+    y = alt.Y("loss:Q", title="validation loss, nats per token", scale=alt.Scale(type="log", zero=False, nice=False))
+    lines = alt.Chart(pl.DataFrame(_curve_rows(report.fit)))
+    inside = lines.mark_line(point=False).encode(x=x, y=y, color=colour, strokeDash=dash)
+    marks = (
+        alt.Chart(points)
+        .mark_point(size=55)
+        .encode(
+            x=x,
+            y=y,
+            color=alt.Color("scheme:N", scale=scheme_colours(names)),
+            tooltip=["scheme", "seed", alt.Tooltip("compute:Q", format=".3g"), alt.Tooltip("loss:Q", format=".4f")],
+        )
+    )
+    shape = {} if size is None else {"width": size[0], "height": size[1]}
+    return alt.layer(inside, marks, *_arrows(report.savings, x, y)).properties(**shape)
+
+
+def _point_rows(fit: ScalingFit) -> list[dict[str, Any]]:
+    return [
+        {"scheme": p.scheme, "seed": p.seed, "compute": _flops(fit, i), "loss": p.loss}
+        for i, p in enumerate(fit.points)
+    ]
+
+
+def _flops(fit: ScalingFit, index: int) -> float:
+    x = variables(fit.points[index], fit.form)
+    return x[0] if fit.form == "power" else 6 * x[0] * x[1]
+
+
+def _curve_rows(fit: ScalingFit) -> list[dict[str, Any]]:
+    """Every curve over the compute that its scheme was trained with; for the Chinchilla form its frontier."""
+    rows: list[dict[str, Any]] = []
+    for name, curve in fit.curves.items():
+        mine = [_flops(fit, i) for i, p in enumerate(fit.points) if p.scheme == name]
+        try:
+            drawn = curve if fit.form == "power" else curve.frontier()
+        except InputError:  # no frontier: the notes say so
+            continue
+        computes = np.geomspace(min(mine), max(mine), 60).tolist()
+        rows += [{"scheme": name, "compute": c, "loss": float(drawn.loss(c))} for c in computes]
+    return rows
+
+
+def _arrows(savings: Sequence[Saving], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """For every saving a line from the scheme's compute to the baseline's, at the target, with the ratio on it."""
+    import altair as alt
+    import polars as pl
+
+    if not savings:
+        return []
+    rows = [
+        {"compute": s.compute, "to": s.baseline_compute, "loss": s.target, "words": f"{s.ratio:.1f}x less"}
+        for s in savings
+    ]
+    base = alt.Chart(pl.DataFrame(rows))
+    line = base.mark_rule(strokeDash=[3, 3]).encode(x=x, x2="to:Q", y=y)
+    words = base.mark_text(align="right", dx=-6, baseline="middle").encode(x=x, y=y, text="words:N")
+    return [line, words]
+
+
+CAPTION = (
+    "Measured losses (dots) and fitted curves over the compute that was trained. A dashed line runs from the compute at"
+    " which a scheme's curve reaches a baseline's loss to the baseline's own."
+)
+
+
+# --------------------------------------------------------------------------------------------------- page and record
+def page(report: FitReport) -> Page:
+    """The fit as one self-contained page."""
+    said = sentences(report)
+    made = Page("Scaling fit", said[0])
+    if report.savings:
+        made.table(saving_rows(report.savings), "Compute saved at equal loss; the best baseline first")
+    made.table(coefficient_rows(report), f"{LAWS[report.fit.form]}: predictions from these digits hold to 0.001 nats")
+    made.chart(chart(report), CAPTION, "Validation loss against training compute, with a fitted curve for each scheme.")
+    made.heading("How it was fitted, and what to know").bullets(said)
+    made.table(_point_rows(report.fit), "Every point", folded=True)
+    return made.heading("Command").code(report.command)
+
+
+def document(report: FitReport) -> dict[str, Any]:
+    """Everything as strict JSON data; an unbounded interval has null for its bound."""
+    fit = report.fit
+    residuals = fit.residuals()
+    return {
+        "schema": SCHEMA,
+        "command": report.command,
+        "form": fit.form,
+        "law": LAWS[fit.form],
+        "variables": list(FORMS[fit.form]),
+        "floor": fit.floor,
+        "delta": fit.delta,
+        "converged": fit.converged,
+        "objective": fit.objective,
+        "searches": [asdict(s) for s in fit.searches],
+        "curves": {name: {**asdict(c), "amplitudes": c.amplitudes} for name, c in fit.curves.items()},
+        "resamples": None if report.resamples is None else len(report.resamples.converged_B),
+        "resamples_failed": None if report.resamples is None else report.resamples.failed,
+        "savings": [asdict(s) for s in report.savings],
+        "baselines": [name for name in fit.curves if is_baseline(name)],
+        "notes": [*fit.notes, *report.notes],
+        "points": [
+            {**asdict(p), "weight": w, "log_residual": float(r)}
+            for p, w, r in zip(fit.points, fit.weights, residuals, strict=True)
+        ],
+    }
+
+
+def write_png(report: FitReport, path: Path) -> Path:
+    """The chart as a picture. Raises InputError if it cannot write."""
+    return save_png(chart(report, (620, 360)), path)

@@ -1,0 +1,176 @@
+"""`layerrope fit` and the tables it reads: strict JSON, digits one can predict from, marked failures, hostile files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from layerrope import cli, logsum_fit
+from layerrope.errors import InputError
+from layerrope.scaling_table import read_points
+
+FAST = ["--resamples", "50"]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Three schemes, five sizes of up to 1e21 FLOPs, two seeds."""
+    random = np.random.default_rng(0)
+    lines = ["scheme,compute,loss,seed"]
+    for scheme, height in (("prenorm", 0.62), ("lns", 0.58), ("layerrope", 0.52)):
+        for c in np.geomspace(1e18, 1e21, 5):
+            losses = (1.8 + height * (c / 1e21) ** -0.15) * np.exp(0.002 * random.normal(size=2))
+            lines += [f"{scheme},{float(c)},{loss},{seed}" for seed, loss in enumerate(losses.tolist())]
+    path = tmp_path / "ladder.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+    assert cli.main(["fit", *map(str, words), *FAST, "--json"]) == 0
+    return json.loads(capsys.readouterr().out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+
+def predicted(row: Mapping[str, Any], compute: float) -> float:
+    return float(row["E"]) + float(row["A"]) * compute ** -float(row["alpha"])
+
+
+class Cells(HTMLParser):
+    """The rows of every table of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in {"td", "th"}:
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+def test_the_json_and_the_page_predict_the_fitted_points(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run(capsys, table, "--html", tmp_path / "fit.html", "--png", tmp_path / "fit.png")
+    page = (tmp_path / "fit.html").read_text()
+    cells = Cells()
+    cells.feed(page[: page.index("<script")])
+    head = next(row for row in cells.rows if "alpha" in row)
+    printed = {row[0]: dict(zip(head, row, strict=True)) for row in cells.rows if len(row) == len(head) and row != head}
+    for point in found["points"]:
+        curve, compute = found["curves"][point["scheme"]], point["compute"]
+        fitted = point["loss"] / np.exp(point["log_residual"])
+        (h,), (a,), (at,), (big,) = (curve[k] for k in ("heights", "exponents", "at", "amplitudes"))
+        assert curve["e"] + h * (compute / at) ** -a == pytest.approx(fitted, abs=1e-9)
+        assert curve["e"] + big * compute**-a == pytest.approx(fitted, abs=1e-9)
+        assert predicted(printed[point["scheme"]], compute) == pytest.approx(fitted, abs=1e-3)
+    assert (tmp_path / "fit.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_record_says_how_the_fit_was_found(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(capsys, table)
+    assert found["schema"] == "layerrope.fit/1"
+    assert found["converged"]
+    assert found["searches"][0]["starts"] > 50
+    assert [s["baseline"] for s in found["savings"]] == ["lns", "prenorm"]
+    assert (found["resamples"], found["resamples_failed"]) == (50, 0)
+    assert found["command"] == f"layerrope fit {table} --resamples 50"
+
+
+def test_the_terminal_says_it_in_words(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["fit", str(table), *FAST, "--no-shared-e", "--target", "2.6"]) == 0
+    words = capsys.readouterr().out
+    assert "an E for each scheme" in words
+    assert words.count("starts ended at the best objective") == 3
+    assert re.search(r"layerrope reaches 2\.6000 with \d\.\d\dx less compute \(.*\) than lns, within", words)
+
+
+def test_a_search_that_did_not_converge_is_marked_and_fails(
+    table: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logsum_fit, "STEPS", 1)
+    assert cli.main(["fit", str(table), "--resamples", "0"]) == 1
+    words = capsys.readouterr().out
+    assert words.count("NOT CONVERGED") >= 5
+
+
+def test_the_paper_s_arithmetic_is_one_command(capsys: pytest.CaptureFixture[str]) -> None:
+    paper = Path(__file__).parent / "data" / "scaling" / "layerrope-1b.csv"
+    asked = ["--schemes", "layerrope", "--e", "1.81", "--against", "8.3e20", "2.431"]
+    (saving,) = run(capsys, paper, *asked)["savings"]
+    assert round(saving["ratio"], 1) == 3.4
+    assert saving["compute"] == pytest.approx(2.42e20)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere.csv"], "no such table"),
+        (["{table}", "--form", "pow"], "did you mean power"),
+        (["{table}", "--schemes", "layerope"], "did you mean layerrope"),
+        (["{table}", "--whose", "x"], "unknown scheme of the fit"),
+        (["{table}", "--resamples", "-1"], "at least 0"),
+        (["{table}", "--form", "chinchilla"], "no positive n_params"),
+        (["{folder}"], "holds no study"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(
+    words: list[str], said: str, table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [w.format(table=table, folder=table.parent) for w in words]
+    assert cli.main(["fit", *given]) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert shown.err.count("\n") == 1
+    assert not shown.out
+
+
+# -------------------------------------------------------------------------------------------------------------- tables
+def points_of(tmp_path: Path, text: str | bytes) -> Any:
+    path = tmp_path / "t.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_points(path)
+
+
+def test_each_size_counts_at_its_best_rate_and_lost_runs_are_said(tmp_path: Path) -> None:
+    points, notes = points_of(
+        tmp_path,
+        "\ufeffscheme,flops,val_loss,lr,seed,status,other\n"
+        "a,1e18,3.0,0.1,0,done,x\na,1e18,2.9,0.1,1,done,x\na,1e18,2.0,0.2,0,done,x\na,1e18,,0.2,1,diverged,x\n"
+        "a,1e19,2.5,0.2,0,done,x\na,1e19,2.6,0.1,0,done,x\na,1e20,9.9,0.1,0,failed,x\n",
+    )
+    assert [(p.compute, p.loss, p.seed) for p in points] == [(1e18, 3.0, "0"), (1e18, 2.9, "1"), (1e19, 2.5, "0")]
+    assert notes == [
+        "2 runs at other learning rates than the best of their size were left out.",
+        "2 runs did not reach their end and are no points.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "has no rows"),
+        ("scheme,compute,loss\n", "has no rows"),
+        ("compute,loss\n1,2\n", "lacks a column scheme"),
+        ("scheme,compute\na,2\n", "lacks a column loss"),
+        ("scheme,compute,loss\na,1e18,x\n", "line 2: loss is 'x', not a number"),
+        ("scheme,compute,loss\na,1e18,3\n,1,2\n", "line 3: no scheme"),
+        ("scheme,compute,loss\na,1,nan\n", "no run that reached its end"),
+        (b"\xff\xfe\x00scheme", "not a readable CSV"),
+    ],
+)
+def test_tables_that_are_none(text: str | bytes, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=said):
+        points_of(tmp_path, text)
