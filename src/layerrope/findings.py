@@ -150,8 +150,10 @@ def _choice(table: Table, sweep: Sweep | None) -> Iterator[str]:
             "Each scheme's rate was chosen by the same validation text and seeds that it is judged by, which makes"
             " every loss slightly too low, and more so for schemes with more rates."
         )
-    elif sweep is not None and not {t.seed for t in table.trials} & set(sweep.seeds):
-        yield "The rates were chosen on other seeds than these, but on the same validation text."
+    elif sweep is not None:
+        shared = {t.seed for t in table.trials} & set(sweep.seeds)
+        seeds = "partly on these seeds and" if shared else "on other seeds than these, but"
+        yield f"The rates were chosen by the packaged sweep, {seeds} on the validation text that judges them here."
 
 
 def _scale(table: Table, base: TrainConfig) -> Iterator[str]:

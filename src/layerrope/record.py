@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,17 @@ def write_record(found: Comparison, folder: Path, purpose: Purpose) -> None:
     write_atomic(folder / "README.md", readme(found, purpose, figures))
 
 
+def portable(command: str) -> str:
+    """A command without `--out`, which names a folder of the machine it ran on and changes no result.
+
+    >>> portable("layerrope compare --seeds 0 1 --out /somewhere/else --jobs 2")
+    'layerrope compare --seeds 0 1 --jobs 2'
+    """
+    words = shlex.split(command)
+    at = words.index("--out") if "--out" in words else len(words)
+    return shlex.join(words[:at] + words[at + 2 :])
+
+
 def runs_csv(trials: Sequence[Trial]) -> str:
     """Every run, lost ones too, as CSV."""
     out = io.StringIO()
@@ -75,7 +87,7 @@ def readme(found: Comparison, purpose: Purpose, figures: Sequence[Figure]) -> st
         f"**Answer.** {' '.join(said.can[:2])}",
         f"**What would change it.** {purpose.doubt}",
         "## Command",
-        f"```\n{facts.get('command', '')}\n```",
+        f"```\n{portable(str(facts.get('command', '')))}\n```",
         "The same command continues a sweep that was cut. Every run, lost ones too, is in `runs.csv`.",
         "## At the best rates",
         caption_of(found.table),
@@ -151,6 +163,6 @@ def sweep_of(found: Comparison) -> Sweep:
         base=to_json(found.study.base),
         seeds=tuple(sorted({trial.seed for trial in table.trials})),
         reference=table.reference,
-        command=str(found.study.facts.get("command", "")),
+        command=portable(str(found.study.facts.get("command", ""))),
         schemes=schemes,
     )
