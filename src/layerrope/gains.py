@@ -36,6 +36,16 @@ STORED_NAMES = {
 """LayerRoPE's parameters -> their names in exported folders: some loaders rename whatever has gamma or beta in it."""
 
 
+def own_name(stored: str) -> str:
+    """A gain tensor's own name from the one in an exported folder; other names stay.
+
+    >>> own_name("tables.1.angle_slope"), own_name("beta")
+    ('tables.1.beta_rot', 'beta')
+    """
+    head, dot, last = stored.rpartition(".")
+    return head + dot + {name: own for own, name in STORED_NAMES.items()}.get(last, last)
+
+
 # ----------------------------------------------------------------------------------------------- pure functions
 def rope_spectrum(d: int, base: float, like: Tensor) -> Tensor:
     """base^(-2j/d) for j = 0 .. d/2 - 1, shape (d/2,), in `like`'s dtype. Raises InputError for odd `d`."""

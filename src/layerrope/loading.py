@@ -19,7 +19,7 @@ from layerrope.data import DataConfig, Dataset, load_data
 from layerrope.errors import InputError
 from layerrope.files import read_json
 from layerrope.folding import lm_from_tensors
-from layerrope.gains import STORED_NAMES
+from layerrope.gains import own_name
 from layerrope.model import LM
 from layerrope.norms import LayerNorm, RMSNorm
 from layerrope.recipe import from_json
@@ -138,9 +138,7 @@ def _from_export(path: Path, config: Mapping[str, Any]) -> Loaded:
 def _own_name(name: str) -> str:
     """model.gains.shared -> gains.gamma"""
     name = name.removeprefix("model.")
-    head, _, last = name.rpartition(".")
-    own = {stored: ours for ours, stored in STORED_NAMES.items()}
-    return f"{head}.{own.get(last, last)}" if name.startswith("gains.") else name
+    return f"gains.{own_name(name.removeprefix('gains.'))}" if name.startswith("gains.") else name
 
 
 def _from_stock(path: Path, config: Mapping[str, Any]) -> Loaded:

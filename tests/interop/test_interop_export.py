@@ -13,6 +13,7 @@ import torch
 from interop_models import IDS, folder_tensors, logits, model, plain_llama
 from safetensors.torch import save_file
 
+import layerrope
 from layerrope import InputError, cli
 from layerrope.export import export, own_tensors, prove, verify
 from layerrope.folding import fold_tensors
@@ -207,6 +208,16 @@ def test_the_own_format_round_trips_every_tensor(tmp_path: Path, scheme: str, ti
         n: t.tolist() for n, t in made.state_dict().items()
     }
     assert (back.head.weight is back.embed.weight) is tie
+
+
+def test_the_inspector_reads_the_same_gains_from_either_folder(tmp_path: Path) -> None:
+    made = model("layerrope-peri", n_layer=4)
+    export(made, tmp_path / "own", as_="layerrope", reader="plain")
+    export(made, tmp_path / "stock", reader="plain")
+    own, stock = (layerrope.inspect(tmp_path / name, shuffles=0).table.sites for name in ("own", "stock"))
+    for site in ("attn_read", "attn_write", "mlp_read", "mlp_write"):
+        for a, b in zip(own[site].rows, stock[site].rows, strict=True):
+            assert a.values == pytest.approx(b.values, rel=1e-6)
 
 
 def test_what_has_no_stock_form_takes_the_own_format_and_says_why(tmp_path: Path) -> None:

@@ -71,11 +71,15 @@ def _shape(source: Source) -> Mapping[str, Any]:
 
 
 def _load(module: nn.Module, source: Source) -> None:
-    """Fill `module` with the source's `gains.*` tensors."""
+    """Fill `module` with the source's `gains.*` tensors, under their own names or those of an exported folder."""
     import torch
 
+    from layerrope.gains import own_name
+
     state = module.state_dict()
-    prefixes = {name: name.partition("gains.")[2] for name in source.names if re.search(r"(^|\.)gains\.", name)}
+    prefixes = {
+        name: own_name(name.partition("gains.")[2]) for name in source.names if re.search(r"(^|\.)gains\.", name)
+    }
     names = {key: name for name, key in prefixes.items() if key in state}
     missing = sorted(set(state) - set(names))
     if missing:
