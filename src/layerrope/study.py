@@ -32,17 +32,21 @@ Config = TypeVar("Config")
 
 
 def replaced(config: Config, fields: Mapping[str, Any]) -> Config:
-    """`config` with the named fields changed; a dot reaches into a nested config: `model.scheme`.
+    """`config` with the named fields changed, all at once; a dot reaches into a nested config: `model.scheme`.
 
     Raises:
         InputError: no such field (with the nearest names), or a value that does not fit.
     """
+    flat = {path: value for path, value in fields.items() if "." not in path}
+    nested: dict[str, dict[str, Any]] = {}
     for path, value in fields.items():
-        name, _, inner = path.partition(".")
+        name, dot, inner = path.partition(".")
         one_of("field", name, [f.name for f in dataclasses.fields(config)])  # type: ignore[arg-type]
-        value = replaced(getattr(config, name), {inner: value}) if inner else value
-        config = replace(config, **{name: value})  # type: ignore[type-var]
-    return config
+        if dot:
+            nested.setdefault(name, {})[inner] = value
+    for name, inner_fields in nested.items():
+        flat[name] = replaced(flat.get(name, getattr(config, name)), inner_fields)
+    return replace(config, **flat)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
@@ -65,13 +69,15 @@ class Study:
     """anything else that belongs to the record: the command, how the rates were chosen"""
     keys: tuple[str, ...] = dataclasses.field(default=(), compare=False)
     """folders of the points, as study.json has them; none: named by the configs as they are hashed now"""
+    labels: tuple[Mapping[str, Any], ...] = ()
+    """the points' values on the study's axes, where these say more than the fields; none: the fields"""
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
         """Every run once, in order. Raises InputError for a point that is no config."""
         configs = [replaced(self.base, point) for point in self.points]
         keys = self.keys or [run_key(config) for config in configs]
-        made = [Run(*each) for each in zip(self.points, configs, keys, strict=True)]
+        made = [Run(*each) for each in zip(self.labels or self.points, configs, keys, strict=True)]
         return tuple({run.key: run for run in made}.values())
 
 
@@ -114,7 +120,7 @@ def locked(folder: Path) -> Iterator[None]:
 def write_study(study: Study, folder: Path) -> None:
     """Write study.json."""
     saved = {"format": FORMAT, "name": study.name, "facts": study.facts, "base": to_json(study.base)}
-    write_json(folder / FILE, {**saved, "points": study.points, "keys": _keys(study)})
+    write_json(folder / FILE, {**saved, "points": study.points, "keys": _keys(study), "labels": study.labels})
 
 
 def _keys(study: Study) -> list[str]:
@@ -136,7 +142,10 @@ def read_study(folder: Path) -> Study:
         points, keys = tuple(saved["points"]), tuple(saved["keys"])
         if len(points) != len(keys):
             raise KeyError("points and keys differ in number")
-        return Study(saved["name"], base, points, saved["facts"], keys)
+        labels = tuple(saved.get("labels", ()))
+        if len(labels) not in {0, len(points)}:
+            raise KeyError("points and labels differ in number")
+        return Study(saved["name"], base, points, saved["facts"], keys, labels)
     except (KeyError, TypeError) as error:
         raise InputError(f"{folder / FILE} is not a study ({error}): run the study again") from error
 
@@ -202,7 +211,7 @@ def job(run: Run, folder: Path) -> Job:
 
 def label(run: Run) -> str:
     """A run's values on the axes, short: `layerrope lr 0.003 seed 0`."""
-    names = {"model.scheme": "", "lr": "lr ", "seed": "seed "}
+    names = {"model.scheme": "", "scheme": "", "lr": "lr ", "seed": "seed "}
     return " ".join(f"{names.get(k, k.removeprefix('model.') + ' ')}{_short(v)}" for k, v in run.labels.items())
 
 
