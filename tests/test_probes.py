@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import doctest
 import json
 import math
 
@@ -18,7 +19,7 @@ from layerrope.errors import InputError
 from layerrope.evaluation import evaluate
 from layerrope.files import dumps
 from layerrope.model import IGNORED, LM
-from layerrope.probes import CHEAP, PROBES, Options, Trunk, not_comparable, probe
+from layerrope.probes import CHEAP, PROBES, Options, Trunk, not_comparable, probe, surgery
 from layerrope.probes.angles import angular_distance, unit
 from layerrope.probes.collapse import collinearity, ranks
 from layerrope.probes.jacobian import jacobian_distance
@@ -235,6 +236,10 @@ def test_exchanging_the_weights_alone_is_another_model(spec: str) -> None:
     gains_stay = reordered(model, [1, 0, 2, 3])
     gains_stay.gains = model.gains
     assert abs(of["loss"] + of["change"][0] - evaluate(gains_stay, batches())) > 1e-4
+
+
+def test_the_example_of_an_order_runs() -> None:
+    assert doctest.testmod(surgery).failed == 0
 
 
 def test_a_layer_exchanged_with_itself_changes_no_bit() -> None:

@@ -91,11 +91,15 @@ class Command:
     def _print(self, found: dict[str, Any], paths: list[Path]) -> None:
         from layerrope.probes.page import apart_rows, cost_rows, summary
 
-        out.print(_table(summary(found)))
+        out.print(_table([{k: v for k, v in row.items() if k not in _ON_THE_PAGE} for row in summary(found)]))
         out.print(_table(cost_rows(found)))
         for row in apart_rows(found):
             note(f"{row['model']}: not comparable with other schemes: {row['numbers']} ({row['why']})")
         out.print(f"written: {', '.join(str(p) for p in paths[:2])}", markup=False, soft_wrap=True)
+
+
+_ON_THE_PAGE = ("layers", "tokens")
+"""Columns of the summary for which a terminal has no room."""
 
 
 def _label(document: dict[str, Any], found: dict[str, Any]) -> str:
@@ -113,5 +117,5 @@ def _table(rows: list[dict[str, Any]]) -> Any:
     for name in rows[0]:
         table.add_column(name, justify="left" if isinstance(rows[0][name], str) else "right", no_wrap=name != "what")
     for row in rows:
-        table.add_row(*(show(value) for value in row.values()))
+        table.add_row(*(show(value, digits=3) for value in row.values()))
     return table

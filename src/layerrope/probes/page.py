@@ -10,7 +10,7 @@ from layerrope.charts import save_png
 from layerrope.compare_charts import Figure
 from layerrope.files import write_json
 from layerrope.page import Page
-from layerrope.probes.charts import Found, figures
+from layerrope.probes.charts import Found, figures, left_out
 from layerrope.probes.suite import PROBES
 
 HEADINGS = {
@@ -24,6 +24,14 @@ HEADINGS = {
     "collapse": "Tokens",
     "gains": "Gains",
 }
+
+
+LEGEND = (
+    "Last update: relative update of the last MLP. Last angle: angular distance across the last layer. Least missed: "
+    "the layer without which the loss changes least upwards, and that change in nats. Swaps: mean change of the loss "
+    "over layers exchanged with their neighbour, as a share of the loss. Useful: share of layers that an affine map "
+    "cannot replace within 10% of the loss. A dash: not measured, or not to be compared with the other models."
+)
 
 
 def write(found: Found, folder: Path, html: bool = True, png: bool = True) -> list[Path]:
@@ -42,7 +50,7 @@ def write(found: Found, folder: Path, html: bool = True, png: bool = True) -> li
 def page(found: Found, made: Sequence[Figure]) -> Page:
     """The whole page."""
     shown = Page("Layers probed", f"{', '.join(found)}: what each layer does to the stream, by depth")
-    shown.table(summary(found), "Models, and the text they were probed on")
+    shown.table(summary(found), "Models, and what stands out").text(LEGEND)
     for figure in made:
         if figure.name in HEADINGS:
             shown.heading(HEADINGS[figure.name])
@@ -65,7 +73,11 @@ def _add(shown: Page, figure: Figure) -> None:
 # ------------------------------------------------------------------------------------------------------------ tables
 def summary(found: Found) -> list[dict[str, Any]]:
     """One row a model: what it is, on how much text, its loss, and one number of most probes."""
-    return [{"model": label, **_facts(document), **_headline(document["probes"])} for label, document in found.items()]
+    rows = [{"model": label, **_facts(document), **_headline(document["probes"])} for label, document in found.items()]
+    for column, field in (("last update", "update.ratio"), ("last angle", "angle.neighbour")):
+        apart = left_out(found, field)
+        rows = [row | {column: None} if row["model"] in apart and column in row else row for row in rows]
+    return rows
 
 
 def _facts(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,7 +98,7 @@ def _headline(probes: Mapping[str, Any]) -> dict[str, Any]:
     if "drop" in probes:
         change = probes["drop"]["change"]
         least = min(range(len(change)), key=change.__getitem__)
-        rows["least missed"] = f"layer {least} ({change[least]:+.4f})"
+        rows["least missed"] = f"{least} ({change[least]:+.4f})"
     if "swap" in probes:
         rows["swaps"] = probes["swap"]["permutation_score"]
     if "affine" in probes:
