@@ -10,6 +10,7 @@ Dimensions: B batch, T position, D width.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,11 @@ _LOW_PRECISION = (torch.bfloat16, torch.float16)
 def upcast(x: Tensor) -> Tensor:
     """`x` in at least fp32 (float64 stays)."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def no_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """A context in which operations keep their inputs' precision (meta tensors know no autocast)."""
+    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 class KeepFp32(nn.Module):

@@ -15,7 +15,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from layerrope.errors import InputError
-from layerrope.norms import KeepFp32
+from layerrope.norms import KeepFp32, no_autocast
 from layerrope.residual.base import Ends, Residual, Site
 
 
@@ -70,7 +70,7 @@ def _dot(v: Tensor, q: Tensor) -> Tensor:
 
 def depth_weights(q: Tensor, values: Sequence[Tensor], scales: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Logits q . v_i / rms(v_i) and their softmax over the sources, each (N, B, T)."""
-    with torch.autocast(q.device.type, enabled=False):
+    with no_autocast(q.device):
         logits = torch.stack([_dot(v, q) * scale for v, scale in zip(values, scales, strict=True)])
         return logits, torch.softmax(logits, 0)
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from layerrope.norms import KeepFp32, rms_norm, upcast
+from layerrope.norms import KeepFp32, no_autocast, rms_norm, upcast
 from layerrope.residual.base import Residual, Site
 from layerrope.residual.hyper import contract, read_streams
 from layerrope.residual.manifold import read_start, sinkhorn
@@ -114,7 +114,7 @@ class ExpandedHyperConnection(KeepFp32, Residual):
     def _rms(self, H: Tensor, *weights: Tensor) -> list[Tensor]:
         """rms(vec(H)) @ weight for each weight."""
         x = rms_norm(upcast(H).flatten(-2), None, self.eps)
-        with torch.autocast(x.device.type, enabled=False):
+        with no_autocast(x.device):
             return [x @ w for w in weights]
 
     def route(self, H: Tensor, logits: Tensor) -> Active:
@@ -146,7 +146,7 @@ class ExpandedHyperConnection(KeepFp32, Residual):
         """What is written: y, and at the MLP its convolutions too."""
         if self.kernels is None:
             return [y]
-        with torch.autocast(y.device.type, enabled=False):
+        with no_autocast(y.device):
             return orthogonalise(
                 [y, *(causal_convolution(y, kernel) for kernel in torch.split(self.kernels, list(KERNELS)))]
             )

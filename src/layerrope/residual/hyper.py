@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from layerrope.errors import InputError
-from layerrope.norms import KeepFp32, upcast
+from layerrope.norms import KeepFp32, no_autocast, upcast
 from layerrope.residual.base import Ends, Residual, Site
 
 Coefficients: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -28,7 +28,7 @@ def contract(weights: Tensor, H: Tensor) -> Tensor:
     streams = upcast(H)
     if torch.compiler.is_compiling():
         return (weights[..., None] * streams[..., None, :]).sum(-3)
-    with torch.autocast(H.device.type, enabled=False):
+    with no_autocast(H.device):
         return weights.mT @ streams
 
 
@@ -36,7 +36,7 @@ def project(x: Tensor, W: Tensor) -> Tensor:
     """x @ W for a narrow W: (..., D) and (D, K) to (..., K); fused when compiled, as `contract` is."""
     if torch.compiler.is_compiling():
         return (x[..., None, :] * W.mT).sum(-1)
-    with torch.autocast(x.device.type, enabled=False):
+    with no_autocast(x.device):
         return x @ W
 
 

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from layerrope.norms import KeepFp32, upcast
+from layerrope.norms import KeepFp32, no_autocast, upcast
 from layerrope.residual.base import Residual, Site
 from layerrope.residual.hyper import Coefficients, read_streams, write_streams
 from layerrope.roles import Tuning
@@ -87,7 +87,7 @@ class ManifoldHyperConnection(KeepFp32, Residual):
 
     def coefficients(self, H: Tensor) -> Coefficients:
         x = upcast(H).flatten(-2)
-        with torch.autocast(H.device.type, enabled=False):
+        with no_autocast(H.device):
             z = (x @ self.phi) * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
         n, (s_pre, s_post, s_res) = self.n, self.scale.unbind(0)
         pre = torch.sigmoid(s_pre * z[..., :n] + self.bias[:n])
