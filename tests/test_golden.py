@@ -14,7 +14,7 @@ from nets import tiny, token_ids
 
 from layerrope.model import LM
 from layerrope.optim import Optimizers
-from layerrope.schemes import schemes
+from layerrope.scheme_table import schemes
 
 PATH = Path(__file__).parent / "data" / "golden.json"
 SPECS = [*schemes, "hc+layerrope", "mhc+layerrope", "attnres+layerrope", "attnres:blocks=2", "lns+layerrope"]

@@ -12,7 +12,7 @@ from layerrope.errors import InputError
 from layerrope.init_table import InitTable, RoleRow, init_table
 from layerrope.model import LM
 from layerrope.optim import Optimizers
-from layerrope.schemes import schemes
+from layerrope.scheme_table import schemes
 
 
 def table(spec: str) -> tuple[InitTable, dict[str, RoleRow]]:

@@ -18,7 +18,7 @@ from layerrope.model import LM
 from layerrope.optim import Optimizers, clip_by_norm, param_groups, total_norm
 from layerrope.roles import Tuning, declared
 from layerrope.schedule import lr_factor
-from layerrope.schemes import schemes
+from layerrope.scheme_table import schemes
 
 torch.set_num_threads(1)
 

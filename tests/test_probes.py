@@ -25,7 +25,7 @@ from layerrope.probes.collapse import collinearity, ranks
 from layerrope.probes.jacobian import jacobian_distance
 from layerrope.probes.surgery import swapped
 from layerrope.residual import Add, Sublayer
-from layerrope.schemes import schemes
+from layerrope.scheme_table import schemes
 from layerrope.stream import stream_rms
 
 SPECS = [*schemes, "hc+layerrope", "perinorm+layerrope", "attnres:size=3"]

@@ -59,3 +59,12 @@ def test_every_test_module_imports_without_the_material_the_project_was_built_fr
     for path in [*ROOT.glob("src/**/*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("benchmarks/**/*.py")]:
         if path.name != here:
             assert "../shared" not in path.read_text(encoding="utf-8"), path
+
+
+def test_no_public_name_is_hidden_by_a_module_of_the_same_name() -> None:
+    import layerrope
+
+    modules = {path.stem for path in (ROOT / "src" / "layerrope").iterdir()}
+    assert not set(layerrope.__all__) & modules
+    for name in layerrope.__all__:
+        getattr(layerrope, name)

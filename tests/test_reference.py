@@ -11,7 +11,7 @@ from nets import TINY, perturbed, token_ids
 from reference import LOOPS, Net
 
 from layerrope.model import LM
-from layerrope.schemes import schemes
+from layerrope.scheme_table import schemes
 
 OPTIONS = [
     "mixln:fraction=0.5",

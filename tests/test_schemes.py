@@ -15,7 +15,7 @@ from layerrope.errors import InputError
 from layerrope.model import LM
 from layerrope.norms import KeepFp32
 from layerrope.optim import Optimizers
-from layerrope.schemes import scheme, schemes
+from layerrope.scheme_table import scheme, schemes
 
 COMBINATIONS = [
     "hc+layerrope",

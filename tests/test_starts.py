@@ -11,7 +11,7 @@ from nets import TINY, tiny, token_ids
 from layerrope.gains import LayerRoPE
 from layerrope.model import LM
 from layerrope.roles import declared
-from layerrope.schemes import scheme
+from layerrope.scheme_table import scheme
 
 EQUAL_PRENORM = [
     "hc",

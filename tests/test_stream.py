@@ -15,7 +15,7 @@ from layerrope.errors import InputError
 from layerrope.gains import SITES, gain_table
 from layerrope.model import LM
 from layerrope.recipe import TrainConfig
-from layerrope.schemes import schemes
+from layerrope.scheme_table import schemes
 from layerrope.stream import base_angles, site_gains, stream_rms, trained_model
 from layerrope.train import train
 

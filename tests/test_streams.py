@@ -15,7 +15,7 @@ from layerrope.optim import Optimizers
 from layerrope.residual.hyper import HyperConnection
 from layerrope.residual.manifold import ManifoldHyperConnection, sinkhorn
 from layerrope.roles import declared
-from layerrope.schemes import scheme
+from layerrope.scheme_table import scheme
 
 
 def trained(spec: str, steps: int, lr: float = 1e-3, **settings: float) -> LM:

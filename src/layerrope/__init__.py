@@ -24,8 +24,8 @@ _WHERE: dict[str, str] = {
     "gain_table": "gains",
     "inspect": "inspector",
     "remove": "patching",
-    "scheme": "schemes",
-    "schemes": "schemes",
+    "scheme": "scheme_table",
+    "schemes": "scheme_table",
     "tiers": "config",
 }
 

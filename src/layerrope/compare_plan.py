@@ -16,7 +16,7 @@ from layerrope.errors import InputError
 from layerrope.prepare import Progress
 from layerrope.rates import choose, packaged, sweep_to_json
 from layerrope.recipe import TrainConfig
-from layerrope.schemes import scheme
+from layerrope.scheme_table import scheme
 from layerrope.study import Study
 
 

@@ -6,9 +6,7 @@ Dimensions: B batch, T position, D width, V vocabulary, L layers.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,11 +15,12 @@ from torch import Tensor, nn
 
 from layerrope.config import ModelConfig
 from layerrope.errors import InputError
-from layerrope.norms import NORMS, Gate, upcast
+from layerrope.norms import NORMS, Gate, no_autocast, upcast
 from layerrope.residual import Site, Sublayer
 from layerrope.residual.base import MakeNorm
 from layerrope.rotary import rotary_table
-from layerrope.schemes import Scheme, scheme
+from layerrope.scheme_table import Scheme, scheme
+from layerrope.starting import fill_normal, name_seed, reset_modules
 from layerrope.sublayers import MLPS, Attention, KVCache
 
 IGNORED = -100
@@ -100,18 +99,9 @@ class LM(nn.Module):
     @torch.no_grad()
     def init_weights(self, seed: int = 0) -> None:
         """Fill every parameter: norms, gates, gains and residuals by their own rule, matrices by role."""
-        for name, module in self.named_modules():
-            reset = getattr(module, "reset_parameters", None)
-            if reset is None or isinstance(module, nn.Linear | nn.Embedding):
-                continue
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(_name_seed(seed, name))
-                reset()
+        reset_modules(self, seed)
         for name, weight, std in self.init_stds():
-            _fill_normal(weight, std, _name_seed(seed, name))
-        for module in self.modules():
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                module.bias.zero_()
+            fill_normal(weight, std, name_seed(seed, name))
 
     def init_stds(self) -> Iterator[tuple[str, Tensor, float]]:
         """(name, weight, standard deviation) of every matrix and embedding at the start."""
@@ -236,21 +226,3 @@ def sample_token(logits: Tensor, temperature: float, top_k: int | None, generato
         least = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
         logits = logits.masked_fill(logits < least, -math.inf)
     return torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
-
-
-def no_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """A context in which operations keep their inputs' precision (meta tensors know no autocast)."""
-    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
-
-
-def _name_seed(seed: int, name: str) -> int:
-    """A seed for one parameter: the same whatever other parameters the model has."""
-    return (seed * 0x9E3779B1 + zlib.crc32(name.encode())) % 2**63
-
-
-def _fill_normal(weight: Tensor, std: float, seed: int) -> None:
-    """N(0, std^2), drawn on the CPU in fp32 so that every device and dtype starts from the same numbers."""
-    if weight.is_meta:
-        return
-    generator = torch.Generator().manual_seed(seed)
-    weight.copy_(torch.empty(weight.shape, dtype=torch.float32).normal_(0.0, std, generator=generator))

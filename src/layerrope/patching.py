@@ -26,7 +26,7 @@ from layerrope.errors import InputError, one_of
 from layerrope.gains import KINDS, LayerRoPE, Product, rope_spectrum, rotate_pairs
 from layerrope.norms import Gate, RMSNorm
 from layerrope.residual import Add, Single, Site
-from layerrope.schemes import scheme as find_scheme
+from layerrope.scheme_table import scheme as find_scheme
 from layerrope.stored import store_names
 from layerrope.terminal import note
 

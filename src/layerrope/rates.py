@@ -15,7 +15,7 @@ from typing import Any
 from layerrope.errors import InputError
 from layerrope.recipe import NEUTRAL, TrainConfig, from_json, to_json
 
-GRID = (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2, 4.8e-2)
+GRID = (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2, 4.8e-2, 9.6e-2)
 """The rates of a sweep: a factor of two apart, wide enough to hold the best ones of every scheme in the sources."""
 
 FORMAT = 1

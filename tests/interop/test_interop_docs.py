@@ -43,7 +43,7 @@ def test_the_schemes_it_names_exist_and_go_where_it_says() -> None:
     from interop_models import model
 
     from layerrope.folding import obstacles
-    from layerrope.schemes import ROWS, schemes
+    from layerrope.scheme_table import ROWS, schemes
 
     rows = [
         line

@@ -19,7 +19,7 @@ from layerrope.export import export, own_tensors, prove, verify
 from layerrope.folding import fold_tensors
 from layerrope.loading import load_lm
 from layerrope.rotary import pairs
-from layerrope.schemes import schemes
+from layerrope.scheme_table import schemes
 from layerrope.stock import STOCKS, from_stock, read_stock_config, to_stock
 from layerrope.stock_forward import stock_forward
 from layerrope.tokens import EOT, Bytes

@@ -11,7 +11,7 @@ from interop_models import IDS, logits, model
 import layerrope
 from layerrope import InputError
 from layerrope.folding import fold_tensors, lm_from_tensors, obstacles
-from layerrope.schemes import schemes
+from layerrope.scheme_table import schemes
 
 FOLDABLE = {
     "prenorm": "prenorm",

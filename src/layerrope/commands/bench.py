@@ -26,7 +26,7 @@ class Plan(NamedTuple):
 
 def plans() -> dict[str, Plan]:
     """`train`: a step of the demonstration's model. `schemes`: every scheme at width 256, 24 layers, T 256."""
-    from layerrope.schemes import schemes
+    from layerrope.scheme_table import schemes
 
     wide = replace(tiers["micro"], n_head=8, d_model=256, d_ff=688, seq_len=256)
     names = ("prenorm", *(name for name in schemes if name != "prenorm"))

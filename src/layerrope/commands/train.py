@@ -17,7 +17,7 @@ from layerrope.machine import check_machine, default_device
 from layerrope.probes import training_cost
 from layerrope.recipe import Settings, TrainConfig, run_key
 from layerrope.run_folder import Result, RunFolder, read_metrics
-from layerrope.schemes import scheme
+from layerrope.scheme_table import scheme
 from layerrope.terminal import emit_json, note, out
 from layerrope.tracking import check_trackers
 from layerrope.train import train

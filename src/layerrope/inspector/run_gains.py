@@ -33,7 +33,7 @@ def with_gains(table: GainTable, source: Source) -> GainTable:
 
     Raises InputError where the configuration does not describe the tensors.
     """
-    from layerrope.schemes import scheme
+    from layerrope.scheme_table import scheme
 
     shape = _shape(source)
     chosen = scheme(str(shape["scheme"]))
