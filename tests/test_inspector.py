@@ -359,6 +359,7 @@ def test_labels_are_shortened_as_far_as_they_differ() -> None:
 
 def test_shares_keep_two_digits() -> None:
     assert [share(v) for v in (0.5, 0.00072, 8.9e-6, 1e-9)] == ["50%", "0.072%", "0.00089%", "<0.0001%"]
+    assert [share(v) for v in (0.123, 0.985, 0.9957, 0.99999, 1.0)] == ["12%", "98%", "99.6%", ">99.9%", "100%"]
 
 
 # ------------------------------------------------------------------------------------- runs of this package
@@ -492,3 +493,42 @@ def test_a_7b_model_is_measured_in_about_a_second_of_computing(tmp_path: Path) -
     started = time.process_time()
     layerrope.inspect(folder)
     assert time.process_time() - started < 4
+
+
+# ------------------------------------------------------------------------------------- what a null can decide
+def turning_folder(folder: Path) -> Path:
+    """Gains that turn as LayerRoPE's do, and others that only grow."""
+    rng = np.random.default_rng(5)
+    gamma, layers = 1 + 0.5 * rng.standard_normal(64), np.arange(1.0, 13)
+    angle = (0.3 * layers)[:, None] * 100.0 ** (-np.arange(0, 64, 2) / 64)
+    z = (gamma[0::2] + 1j * gamma[1::2]) * np.exp(1j * angle)
+    rows = np.stack([z.real, z.imag], axis=-1).reshape(12, 64) * (1 + 0.01 * rng.standard_normal((12, 64)))
+    tensors = layered("model.layers.{l}.input_layernorm.weight", rows)
+    tensors |= layered("model.layers.{l}.post_attention_layernorm.weight", growing(12, 64))
+    return write_folder(folder, tensors, {"model_type": "llama"})
+
+
+@pytest.mark.parametrize("shuffles", [1, 18])
+def test_too_few_shuffles_decide_nothing(tmp_path: Path, shuffles: int) -> None:
+    found = layerrope.inspect(turning_folder(tmp_path / "m"), shuffles=shuffles)
+    both = [found.verdict, *(site_verdict(r) for r in found.reports.values())]
+    assert all(re.search(rf"{shuffles} shuffles? cannot decide", words) for words in both)
+    assert not any("no more" in words or "not identifiable" in words for words in both)
+    least = f"{1 / (1 + shuffles):.2g}"
+    assert all(f"at least {least}" in words for words in both)
+    assert "undecided" in found.to_html(tmp_path / "r.html").read_text()
+
+
+def test_without_shuffles_it_is_the_null_that_was_not_tried(tmp_path: Path) -> None:
+    found = layerrope.inspect(turning_folder(tmp_path / "m"), shuffles=0)
+    for words in (found.verdict, site_verdict(found.reports["attn_read"])):
+        assert "null was not tried (0 shuffles)" in words
+        assert "rotation was not tried" not in words
+
+
+def test_with_enough_shuffles_each_site_gets_its_p(tmp_path: Path) -> None:
+    found = layerrope.inspect(turning_folder(tmp_path / "m"), shuffles=19)
+    assert "more than shuffled channels at attention read" in found.verdict
+    assert "no more than it does for shuffled channels at MLP read" in found.verdict
+    p = found.reports["mlp_read"].whole.fit.p_value  # type: ignore[union-attr]
+    assert f"(p = 0.05 and {p:.2g}; at best 0.05 with 19 shuffles, not corrected for 2 sites)" in found.verdict

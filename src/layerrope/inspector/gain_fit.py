@@ -22,6 +22,9 @@ from layerrope.inspector.rotation_search import MOST_LAYERS, RotationSearch, Tur
 
 Array: TypeAlias = NDArray[Any]
 
+#: A rotation counts where at most this share of the tables does as well. 19 shuffles are the fewest that can tell.
+LEVEL = 0.05
+
 
 @dataclass(frozen=True)
 class GainFit:
@@ -63,9 +66,19 @@ class GainFit:
         return (1 + sum(g >= self.rotation_gain for g in self.null)) / (1 + len(self.null))
 
     @property
+    def smallest_p(self) -> float | None:
+        """The least that `p_value` could be with so many shuffles; None without any."""
+        return 1 / (1 + len(self.null)) if self.null else None
+
+    @property
+    def decidable(self) -> bool:
+        """Are there shuffles enough for a p of `LEVEL` or less?"""
+        return self.smallest_p is not None and self.smallest_p <= LEVEL
+
+    @property
     def identifiable(self) -> bool:
         """Do the data fix the angles: a gain beyond 95% of the shuffles, found inside the search?"""
-        return self.p_value is not None and self.p_value <= 0.05 and not self.at_bound
+        return self.p_value is not None and self.p_value <= LEVEL and not self.at_bound
 
     @property
     def scalars(self) -> dict[str, float | None]:

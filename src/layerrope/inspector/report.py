@@ -191,7 +191,7 @@ def _fit_row(report: Any) -> dict[str, Any]:
     return {
         "site": report.site.words,
         **fit.scalars,
-        "angles": "not tried" if fit.p_value is None else "identifiable" if fit.identifiable else "not identifiable",
+        "angles": _angles_word(fit),
         "constant": fit.constant,
         "magnitude only": fit.magnitude,
         "LayerRoPE": fit.full,
@@ -200,6 +200,14 @@ def _fit_row(report: Any) -> dict[str, Any]:
         "most of shuffled": max(fit.null) if fit.null else None,
         "p": fit.p_value,
     }
+
+
+def _angles_word(fit: Any) -> str:
+    if fit.rotation_gain is None:
+        return "not tried"
+    if not fit.decidable:
+        return "undecided: too few shuffles"
+    return "identifiable" if fit.identifiable else "not identifiable"
 
 
 def _details(page: Page, inspection: Inspection, figures: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from layerrope.inspector.depth_law import Law
-from layerrope.inspector.gain_fit import GainFit
+from layerrope.inspector.gain_fit import LEVEL, GainFit
 from layerrope.inspector.site import MOST, SiteReport, View
 from layerrope.norm_sites import STREAM_ROLES, role_words
 
@@ -91,16 +91,31 @@ def direction(report: SiteReport) -> str:
 def turning(fit: GainFit) -> str:
     """What LayerRoPE's form explains, and whether its rotation does any of it."""
     size = f"A shared vector that only grows misses {fit.magnitude:.1%} of the table"
-    if fit.rotation_gain is None or fit.p_value is None:
+    if fit.rotation_gain is None:
         return f"{size}; the rotation was not tried."
-    n = len(fit.null)
     removes = f"LayerRoPE's rotation removes {share(fit.rotation_gain)} of what is then left"
+    return f"{size}; {removes}{_against_the_null(fit)}."
+
+
+def _against_the_null(fit: GainFit) -> str:
+    n, p = len(fit.null), fit.p_value
+    if p is None:
+        return ", but its null was not tried (0 shuffles), so that may be chance"
+    if not fit.decidable:
+        return f"; {n} {_shuffles(n)} cannot decide whether that is chance (p is at least {chance(fit.smallest_p)})"
+    reach = f"shuffled channels up to {share(max(fit.null))} (p = {chance(p)})"
     if fit.identifiable:
-        return f"{size}; {removes}, more than any of {n} tables with shuffled channels."
-    if fit.p_value <= 0.05:
-        return f"{size}; {removes}, more than shuffled channels, but at the edge of the search: not identifiable."
-    reach = share(max(fit.null))
-    return f"{size}; {removes}, shuffled channels up to {reach} (p = {fit.p_value:.2f}): not identifiable."
+        return f", {reach}: more than chance"
+    return f", {reach}: {'at the edge of the search, ' if p <= LEVEL else ''}not identifiable"
+
+
+def _shuffles(n: int) -> str:
+    return "shuffle" if n == 1 else "shuffles"
+
+
+def chance(p: float | None) -> str:
+    """A p value with two significant digits."""
+    return "unknown" if p is None else f"{p:.2g}"
 
 
 def fixed(value: float, decimals: int = 2) -> str:
@@ -109,8 +124,14 @@ def fixed(value: float, decimals: int = 2) -> str:
 
 
 def share(value: float) -> str:
-    """A share as a percentage with two significant digits, however small."""
-    return f"{100 * value:.2g}%" if value >= 1e-6 else "<0.0001%"
+    """A share as a percentage with two significant digits, however small; never in powers of ten."""
+    percent = 100 * value
+    if not percent >= 1e-4:
+        return "<0.0001%"
+    if 99 < percent < 99.95:
+        return f"{percent:.1f}%"
+    decimals = max(1 - math.floor(math.log10(percent)), 0)
+    return f"{percent:.{decimals}f}%" if percent < 99 or percent >= 100 else ">99.9%"
 
 
 def _cautions(report: SiteReport) -> list[str]:
@@ -148,14 +169,36 @@ def _all_direction(reports: Sequence[SiteReport]) -> str:
 
 
 def _all_turning(reports: Sequence[SiteReport]) -> str:
-    tried = [r for r in reports if r.whole and r.whole.fit.p_value is not None]
-    if not tried:
+    """What the rotation explains, site by site: p is given for each, beside the least it could have been."""
+    fits = {_name(r): r.whole.fit for r in reports if r.whole and r.whole.fit.rotation_gain is not None}
+    if not fits:
         return "LayerRoPE's rotation was not tried."
-    real = [_name(r) for r in tried if r.whole and r.whole.fit.identifiable]
-    if not real:
-        return "LayerRoPE's rotation explains no more than it does for shuffled channels at any of them."
-    rest = " and no more than shuffled channels elsewhere" if len(real) < len(tried) else ""
-    return f"LayerRoPE's rotation explains more than every shuffle at {_joined(real)}{rest}."
+    shuffles = min(len(fit.null) for fit in fits.values())
+    if not shuffles:
+        return "Whether LayerRoPE's rotation explains more than chance is open: its null was not tried (0 shuffles)."
+    least = chance(1 / (1 + shuffles))
+    if not all(fit.decidable for fit in fits.values()):
+        undecided = f"{shuffles} {_shuffles(shuffles)} cannot decide whether LayerRoPE's rotation explains more than"
+        return f"{undecided} chance: p is at least {least}, and it takes 19 for one of {LEVEL}."
+    said = f"LayerRoPE's rotation explains {_joined(_by_outcome(fits))}"
+    ps = _joined([chance(fit.p_value) for fit in fits.values()])
+    many = f", not corrected for {len(fits)} sites" if len(fits) > 1 else ""
+    return f"{said} (p = {ps}; at best {least} with {shuffles} shuffles{many})."
+
+
+def _by_outcome(fits: dict[str, GainFit]) -> list[str]:
+    """What the rotations of several sites explain, sites of one outcome together."""
+    groups: dict[str, list[str]] = {}
+    for name, fit in fits.items():
+        groups.setdefault(_outcome(fit), []).append(name)
+    return [f"{outcome} at {_joined(names)}" for outcome, names in groups.items()]
+
+
+def _outcome(fit: GainFit) -> str:
+    if fit.identifiable:
+        return "more than shuffled channels"
+    beaten = fit.p_value is not None and fit.p_value <= LEVEL
+    return "more, but with angles at the edge of the search," if beaten else "no more than it does for shuffled channels"
 
 
 def _depths(reports: Sequence[SiteReport]) -> str:
