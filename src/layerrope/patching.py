@@ -1,4 +1,4 @@
-"""`layerrope.apply`: depth gains on a model of transformers or timm, in place and reversible; `fold` makes it stock.
+"""`layerrope.apply`: depth gains on a model of transformers, in place and reversible; `fold` makes it stock.
 
 One gain table stands at the module that runs the layers and is computed once per forward; hooks multiply what the
 norms give (reads, and writes of sandwich norms) or what the sublayers give (writes without a norm). No forward
@@ -147,7 +147,7 @@ def apply(
 
     Args:
         model: a decoder of transformers (Llama, Mistral, Qwen, SmolLM3, Gemma, GLM-4, OLMo 2, Phi-3, GPT-NeoX, GPT-2,
-            and others with the same layers), a ViT encoder of transformers, or (through `interop.timm`) of timm.
+            and others with the same layers), or a ViT encoder of transformers.
         scheme: one that is Pre-Norm with a gain table: `layerrope` with its switches, `lns`.
         init: "neutral" multiplies the model's own norm weights by gains that start at 1; "paper" puts the scheme's
             own start in place of them; "fit" puts the gains that fit them best there (and prints the errors).

@@ -31,7 +31,7 @@ TASK_SETS: dict[str, tuple[str, ...]] = {
         "openbookqa",
     ),
 }
-"""Named sets: the eight commonsense tasks on which Layer-Norm Scaling (arXiv 2502.05795) and others fine-tune."""
+"""Named sets: eight multiple-choice tasks of commonsense reasoning."""
 
 
 @dataclass(frozen=True)
