@@ -80,6 +80,20 @@ def bench(
     """
     if rounds < 1:
         raise InputError(f"rounds must be at least 1: got {rounds}")
+    # every contender stays compiled at once, and each scheme is a version of the same layer's code for torch
+    with torch._dynamo.config.patch(recompile_limit=8 * (len(schemes) + len(peers))):
+        return _bench(config, schemes, peers, batch_size, rounds, compile, progress)
+
+
+def _bench(
+    config: ModelConfig,
+    schemes: tuple[str, ...],
+    peers: tuple[str, ...],
+    batch_size: int,
+    rounds: int,
+    compile: bool,
+    progress: Callable[[str], None],
+) -> Bench:
     ids = torch.randint(0, config.vocab_size, (batch_size, config.seq_len))
     notes: list[str] = []
     steps: dict[str, Callable[[], object]] = {}
