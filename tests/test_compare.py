@@ -99,6 +99,12 @@ def test_a_rate_that_loses_a_seed_is_not_the_best_one() -> None:
     assert bracketed([*trials, trial("a", 0.5, 0, 4.0), trial("a", 0.5, 1, 4.0)], 1.0) is True
 
 
+def test_a_seed_tried_at_one_rate_only_does_not_choose_it_or_speak_against_it() -> None:
+    trials = [trial("a", 1.0, 0, 2.0), trial("a", 2.0, 0, 2.5), trial("a", 1.0, 1, 9.0)]
+    assert best_rate(trials) == 1.0
+    assert compare(trials).rows[0].val_loss == pytest.approx(5.5)
+
+
 def test_the_difference_is_paired_by_seed_each_at_its_own_best_rate() -> None:
     trials = [trial("prenorm", lr, s, 2.0 + s + (lr != 1.0)) for lr in (1.0, 2.0) for s in range(3)]
     trials += [trial("lns", lr, s, 1.9 + s + 0.01 * s + (lr != 2.0)) for lr in (1.0, 2.0) for s in range(3)]

@@ -94,7 +94,7 @@ def test_the_terminal_says_it_in_words(table: Path, capsys: pytest.CaptureFixtur
     words = capsys.readouterr().out
     assert "an E for each scheme" in words
     assert words.count("starts ended at the best objective") == 3
-    assert re.search(r"layerrope reaches 2\.6000 with \d\.\d\dx less compute \(.*\) than lns, within", words)
+    assert re.search(r"layerrope reaches 2\.6000 with \d\.\d\dx less compute than lns \(ratio .*\), within", words)
 
 
 def test_a_search_that_did_not_converge_is_marked_and_fails(
@@ -149,9 +149,15 @@ def test_each_size_counts_at_its_best_rate_and_lost_runs_are_said(tmp_path: Path
         tmp_path,
         "\ufeffscheme,flops,val_loss,lr,seed,status,other\n"
         "a,1e18,3.0,0.1,0,done,x\na,1e18,2.9,0.1,1,done,x\na,1e18,2.0,0.2,0,done,x\na,1e18,,0.2,1,diverged,x\n"
+        "a,1e18,8.0,0.1,2,done,x\n"
         "a,1e19,2.5,0.2,0,done,x\na,1e19,2.6,0.1,0,done,x\na,1e20,9.9,0.1,0,failed,x\n",
     )
-    assert [(p.compute, p.loss, p.seed) for p in points] == [(1e18, 3.0, "0"), (1e18, 2.9, "1"), (1e19, 2.5, "0")]
+    assert [(p.compute, p.loss, p.seed) for p in points] == [
+        (1e18, 3.0, "0"),
+        (1e18, 2.9, "1"),
+        (1e18, 8.0, "2"),
+        (1e19, 2.5, "0"),
+    ]
     assert notes == [
         "2 runs at other learning rates than the best of their size were left out.",
         "2 runs did not reach their end and are no points.",

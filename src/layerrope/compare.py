@@ -124,8 +124,14 @@ def mean_losses(trials: Sequence[Trial]) -> dict[float, tuple[int, float | None]
 
 
 def best_rate(trials: Sequence[Trial]) -> float | None:
-    """The rate with the lowest mean loss among those at which the fewest seeds were lost; None where none finished."""
-    ended = {lr: (lost, loss) for lr, (lost, loss) in mean_losses(trials).items() if loss is not None}
+    """The rate with the lowest mean loss among those at which the fewest seeds were lost; None where none finished.
+
+    Judged by the seeds tried at every rate, where there are such: a seed tried at one rate only says nothing of others.
+    """
+    tried = {lr: {t.seed for t in trials if t.lr == lr} for lr in {t.lr for t in trials}}
+    common = set[int]().union(*tried.values()).intersection(*tried.values())
+    judged = [t for t in trials if t.seed in common] or trials
+    ended = {lr: (lost, loss) for lr, (lost, loss) in mean_losses(judged).items() if loss is not None}
     return min(ended, key=lambda lr: ended[lr]) if ended else None
 
 

@@ -199,7 +199,12 @@ def rate_curves(rows: Sequence[Mapping[str, Any]], source: str) -> Figure | None
         alt.Chart(frame)
         .mark_line()
         .encode(
-            x=alt.X("lr:Q", title="peak learning rate", scale=alt.Scale(type="log"), axis=alt.Axis(values=rates)),
+            x=alt.X(
+                "lr:Q",
+                title="peak learning rate",
+                scale=alt.Scale(type="log", nice=False, padding=12),
+                axis=alt.Axis(values=rates),
+            ),
             y=alt.Y("loss:Q", title="validation loss, nats per token", scale=alt.Scale(zero=False)),
             color=colour,
             strokeDash=dash,

@@ -76,7 +76,7 @@ def saving_rows(savings: Sequence[Saving]) -> list[dict[str, str]]:
             "scheme": s.scheme,
             "against": s.baseline,
             "at loss": f"{s.target:.4f}",
-            "less compute": f"{s.ratio:.2f}x",
+            "compute saved": f"{s.ratio:.2f}x",
             f"{s.level:.0%} interval": _interval(s),
             "its FLOPs": f"{s.compute:.3g}",
             "baseline's FLOPs": f"{s.baseline_compute:.3g}{' (measured)' if s.measured else ''}",
@@ -113,12 +113,11 @@ def sentences(report: FitReport) -> list[str]:
 
 
 def _said(s: Saving) -> str:
-    bounds = "" if s.low is None else f" ({_interval(s)})"
+    bounds = "" if s.low is None else f" (ratio {_interval(s)})"
     where = "within the sizes trained" if s.interpolated else "beyond the sizes trained, so an extrapolation"
     lost = f" {s.failed} of {s.resamples} resamples gave no ratio." if s.failed else ""
-    return (
-        f"{s.scheme} reaches {s.target:.4f} with {s.ratio:.2f}x less compute{bounds} than {s.baseline}, {where}.{lost}"
-    )
+    how = f"{s.ratio:.2f}x less compute than" if s.ratio >= 1 else f"{1 / s.ratio:.2f}x the compute of"
+    return f"{s.scheme} reaches {s.target:.4f} with {how} {s.baseline}{bounds}, {where}.{lost}"
 
 
 # -------------------------------------------------------------------------------------------------------------- chart

@@ -59,7 +59,10 @@ def read_points(source: Path) -> tuple[list[Point], list[str]]:
 
 
 def best_rows(rows: Sequence[Row]) -> tuple[list[Point], list[str]]:
-    """Of every scheme and size, the seeds of the learning rate that lost the fewest and then has the lowest mean."""
+    """Of every scheme and size, the seeds of the learning rate that lost the fewest and then has the lowest mean.
+
+    Rates are judged by the seeds tried at each of them, where there are such (as `compare.best_rate` does).
+    """
     sizes: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         sizes.setdefault((row.scheme, row.compute, row.n_params, row.tokens), []).append(row)
@@ -76,11 +79,15 @@ def _at_best_rate(rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         rates.setdefault(row.lr, []).append(row)
 
-    def quality(lr: float | None) -> tuple[int, float]:
-        losses = [row.loss for row in rates[lr] if row.loss is not None]
-        return len(rates[lr]) - len(losses), statistics.fmean(losses) if losses else math.inf
+    common = set[str]().union(*({r.seed for r in m} for m in rates.values()))
+    common = common.intersection(*({r.seed for r in m} for m in rates.values()))
+    judged = {lr: [r for r in mine if r.seed in common] or mine for lr, mine in rates.items()}
 
-    ended = [lr for lr, mine in rates.items() if any(row.loss is not None for row in mine)]
+    def quality(lr: float | None) -> tuple[int, float]:
+        losses = [row.loss for row in judged[lr] if row.loss is not None]
+        return len(judged[lr]) - len(losses), statistics.fmean(losses) if losses else math.inf
+
+    ended = [lr for lr, mine in judged.items() if any(row.loss is not None for row in mine)]
     return rates[min(ended, key=quality)] if ended else []
 
 

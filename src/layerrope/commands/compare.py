@@ -138,7 +138,7 @@ def table(rows: Sequence[Mapping[str, Any]], caption: str) -> Grid:
     """Rows as a terminal table, numbers to the right."""
     grid = Grid(title=escape(caption), title_justify="left", title_style="", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in rows[0] if rows else ():
-        left = name == "scheme"
+        left = name in {"scheme", "run"}
         grid.add_column(escape(name), justify="left" if left else "right", no_wrap=not left, overflow="fold")
     for row in rows:
         grid.add_row(*(escape(str(value)) for value in row.values()))

@@ -107,7 +107,7 @@ def _show(report: FitReport) -> None:
     if not out.is_terminal:
         from rich.console import Console
 
-        console = Console(highlight=False, width=max(WIDTH, 150), soft_wrap=True)
+        console = Console(highlight=False, width=2 * WIDTH, soft_wrap=True)
     console.print(table(coefficient_rows(report), "Fitted curves"))
     if report.savings:
         console.print(table(saving_rows(report.savings), "Compute saved at equal loss; the best baseline first"))

@@ -1,0 +1,150 @@
+"""`layerrope study NAME`: train one of the studies, or say what it would cost, and report what its runs say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from tyro.conf import Positional
+
+from layerrope import terminal
+from layerrope.commands.board import Board
+from layerrope.commands.compare import table
+from layerrope.commands.live import DataStages
+from layerrope.commands.typed import typed
+from layerrope.data import load_data
+from layerrope.errors import InputError
+from layerrope.launch import Job, Outcome, available_cores, run_here
+from layerrope.machine import check_machine
+from layerrope.processes import run_local
+from layerrope.session import Report
+from layerrope.studies.cost import Cost, cost_document, cost_rows, costs
+from layerrope.studies.plan import Ask, Plan
+from layerrope.studies.reading import Found
+from layerrope.studies.recipes import plan_study
+from layerrope.studies.report import setting_rows, write_study_report
+from layerrope.study import Launcher, Study, job, run_study
+
+WIDTH = 220
+"""Columns of tables where stdout is no terminal."""
+
+
+@dataclass(frozen=True)
+class _Name:
+    name: Positional[str]
+    """ladder, depth, aspect, lr, ablation, recipe, context or competitors"""
+
+
+@dataclass(frozen=True)
+class Command(Ask, _Name):
+    """Train a study and report it: every scheme in every setting at several learning rates, then further seeds.
+
+    Runs that are done are reused and runs that were cut are continued, so the same command can be given again.
+    """
+
+    dry_run: bool = False
+    """print every run with parameters, tokens, FLOPs, memory and hours, and the total; train nothing"""
+    gpu: str = "h100"
+    """for the hours: a100, h100, h200, b200, l40s, rtx4090, or cpu-core"""
+    utilisation: float = 0.4
+    """for the hours: share of the peak that training reaches"""
+    jobs: int | None = None
+    """runs at once, each in a process of its own; none: one for every core (one on a GPU); 0: in this process"""
+    threads: int = 1
+    """threads of each run"""
+    device: str = "cpu"
+    """cpu, cuda or cuda:N"""
+    out: Path | None = None
+    """folder of the runs and the report; none: runs/NAME"""
+    json: bool = False
+    """print one JSON document on stdout, and nothing else there"""
+
+    def run(self) -> int:
+        ask = Ask(**{f.name: getattr(self, f.name) for f in fields(Ask)})
+        plan = plan_study(self.name, ask)
+        if self.dry_run:
+            self._show_costs(costs(plan.whole().runs, self.gpu, self.utilisation))
+            return 0
+        self._check(plan)
+        plan = self._with_text(plan, ask)
+        folder = self.out or Path("runs") / self.name
+        study = self._train(plan, folder)
+        found = Found(folder, study)
+        said, document = write_study_report(found)
+        if self.json:
+            terminal.emit_json(document)
+        else:
+            self._show(found, said.sentences)
+        return 0 if any(group.table.ranked for group in found.groups) else 1
+
+    def _with_text(self, plan: Plan, ask: Ask) -> Plan:
+        """The plan for the text's own vocabulary, with the command in its facts. Prepares the text."""
+        data = load_data(plan.base.data, progress=DataStages())
+        plan = plan_study(self.name, replace(ask, vocab_size=data.vocab_size))
+        command = typed(self, "study", ("json", "dry_run", "gpu", "utilisation"), positional=("name",))
+        return replace(plan, facts={"command": command, "text": data.summary()})
+
+    def _train(self, plan: Plan, folder: Path) -> Study:
+        """Sweep every cell, then train the other seeds at each one's best rate."""
+        first = plan.first()
+        left = len(plan.whole().runs) - len(first.runs)
+        then = f", then up to {left} more on other seeds at the best rates" if left else ""
+        terminal.note(f"{plan.name}: {len(first.runs)} runs{then}; in {folder}")
+        outcomes = self._run(first, folder, ())
+        second = plan.then(outcomes)
+        if len(second.runs) > len(first.runs):
+            self._run(second, folder, tuple(outcomes))
+        return second
+
+    def _run(self, study: Study, folder: Path, told: tuple[str, ...]) -> dict[str, Outcome]:
+        """Train what is left of `study`; runs whose keys are `told` were spoken of before."""
+        new = [job(run, folder) for run in study.runs if run.key not in told]
+        workers = self._workers(len(new))
+        with Board(new, workers) as board:
+
+            def listen(each: Job, what: Report | Outcome) -> None:
+                if each.run_dir.name not in told:
+                    board(each, what)
+
+            return run_study(study, folder, self._launcher(workers), listen)
+
+    def _check(self, plan: Plan) -> None:
+        """Raise InputError for what can be refused before any text is read."""
+        check_machine(self.device, plan.base.precision)
+        for name, least in (("jobs", 0), ("threads", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"--{name} must be at least {least}: got {value}")
+
+    def _workers(self, runs: int) -> int:
+        if self.jobs is not None:
+            return min(self.jobs, runs)
+        cores = available_cores() if self.device == "cpu" else self.threads
+        return max(1, min(cores // self.threads, runs))
+
+    def _launcher(self, workers: int) -> Launcher:
+        if workers == 0:
+            return partial(run_here, device=self.device, threads=self.threads)
+        return partial(run_local, workers=workers, threads=self.threads, device=self.device)
+
+    def _show_costs(self, found: list[Cost]) -> None:
+        if self.json:
+            terminal.emit_json(cost_document(found, self.gpu, self.utilisation))
+            return
+        caption = f"{self.name}: hours are on one {self.gpu} at {self.utilisation:.0%} of its peak"
+        _console().print(table(cost_rows(found), caption))
+
+    def _show(self, found: Found, sentences: list[str]) -> None:
+        out = _console()
+        out.print(table(setting_rows(found), "Each scheme at its best learning rate (* at the edge of those tried)"))
+        for sentence in sentences:
+            out.print(f"- {escape(sentence)}")
+        folder = escape(str(found.folder))
+        out.print(f"\nreport: {folder}/report.html, every run: {folder}/runs.csv")
+
+
+def _console() -> Console:
+    return terminal.out if terminal.out.is_terminal else Console(highlight=False, width=WIDTH, soft_wrap=True)

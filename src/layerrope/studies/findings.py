@@ -1,0 +1,293 @@
+"""What the runs of a study say: sentences and tables, a function a study, all numbers from the runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from layerrope.charts import scheme_channels
+from layerrope.compare_charts import Figure, final_losses, rate_curves, rate_rows
+from layerrope.errors import InputError
+from layerrope.findings import signed
+from layerrope.savings import savings
+from layerrope.scaling import fit_scaling
+from layerrope.scaling_report import CAPTION, FitReport, chart, coefficient_rows, saving_rows, sentences
+from layerrope.scaling_table import best_rows, rows_of_runs
+from layerrope.studies.paired import paired_tests
+from layerrope.studies.reading import Found, Group
+from layerrope.studies.robustness import NEAR, Robustness, robustness
+from layerrope.studies.stability import TOLERANCE, verdict
+
+AGAINST = ("layerrope", "prenorm-scaledinit")
+"""What the ablation's variants are tested against: the paper's start, and scaled-init Pre-Norm."""
+
+
+@dataclass
+class Said:
+    """Findings in the order in which a page shows them."""
+
+    sentences: list[str] = field(default_factory=list)
+    tables: list[tuple[str, list[dict[str, Any]]]] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+
+
+def findings_of(found: Found) -> Said:
+    """The findings of a study: its own first, then what holds of any."""
+    said = Said()
+    ANALYSES[found.study.name](found, said)
+    said.sentences += _edges(found) + _lost(found)
+    return said
+
+
+# ------------------------------------------------------------------------------------------------------------ any study
+def _edges(found: Found) -> list[str]:
+    """Best rates that no lower or no higher one brackets."""
+    edges = [f"{r.scheme} ({_at(g)}{r.lr:g})" for g in found.groups for r in g.table.ranked if r.bracketed is False]
+    single = sum(r.bracketed is None for g in found.groups for r in g.table.ranked)
+    said = [f"Not bracketed, the best rate is at the edge of those tried: {', '.join(edges)}."] if edges else []
+    return said + (
+        [f"{single} cells were trained at one rate only, so scheme and rate are not told apart."] if single else []
+    )
+
+
+def _at(group: Group) -> str:
+    return f"{group.name}, " if group.name else ""
+
+
+def _lost(found: Found) -> list[str]:
+    """Every run that diverged, crashed or is not finished; none is averaged away."""
+    said: list[str] = []
+    for status, word in (("diverged", "Diverged"), ("failed", "Crashed, twice"), ("interrupted", "Not finished")):
+        lost = [t for g in found.groups for t in g.table.trials if t.outcome.status == status]
+        if lost:
+            shown = ", ".join(f"{t.scheme} at {t.lr:g} (seed {t.seed})" for t in lost[:12])
+            more = f" and {len(lost) - 12} more" if len(lost) > 12 else ""
+            said.append(f"{word}: {len(lost)} runs: {shown}{more}. All are in runs.csv.")
+    return said
+
+
+def _order(group: Group) -> str:
+    """The schemes of a setting, best first."""
+    order = ", ".join(f"{row.scheme} {row.val_loss:.3f}" for row in group.table.ranked)
+    return f"{group.name or 'All runs'}: {order or 'no run reached its end'}."
+
+
+def by_setting(found: Found, axis: str, title: str) -> list[Figure]:
+    """Loss at the best rate against a numeric axis, a line a scheme; none where fewer than two values have one."""
+    import altair as alt
+    import polars as pl
+
+    rows = [
+        {"scheme": r.scheme, "x": float(g.setting[axis]), "loss": r.val_loss}
+        for g in found.groups
+        for r in g.table.ranked
+    ]
+    if len({row["x"] for row in rows}) < 2:
+        return []
+    colour, dash = scheme_channels("scheme", list(dict.fromkeys(row["scheme"] for row in rows)))
+    values = sorted({row["x"] for row in rows})
+    drawn = (
+        alt.Chart(pl.DataFrame(rows))
+        .mark_line()
+        .encode(
+            x=alt.X(
+                "x:Q",
+                title=title,
+                scale=alt.Scale(type="log", nice=False, padding=12),
+                axis=alt.Axis(values=values, format="d"),
+            ),
+            y=alt.Y("loss:Q", title="validation loss, nats per token", scale=alt.Scale(zero=False)),
+            color=colour,
+            strokeDash=dash,
+            tooltip=["scheme", "x", alt.Tooltip("loss:Q", format=".4f")],
+        )
+    )
+    caption = f"Validation loss against {title}, each scheme at its best rate; a model that was lost has no point."
+    return [Figure(f"loss-by-{axis}", drawn, caption, caption)]
+
+
+# ---------------------------------------------------------------------------------------------------------- the ladder
+def _ladder(found: Found, said: Said) -> None:
+    said.sentences += [_order(group) for group in found.groups]
+    points, notes = best_rows(list(rows_of_runs((run.config, found.outcomes[run.key]) for run in found.study.runs)))
+    try:
+        fit = fit_scaling(points)
+        saved, refused = savings(fit)
+    except InputError as error:
+        said.sentences.append(f"No curve was fitted: {error}")
+        return
+    report = FitReport(fit, None, saved, [*notes, *refused], "these runs", "")
+    said.sentences = [*sentences(report), *said.sentences]
+    if saved:
+        said.tables.append(("Compute saved at equal loss; the best baseline first", saving_rows(saved)))
+    said.tables.append(("L(C) = E + A C^-alpha", coefficient_rows(report)))
+    said.figures.append(Figure("scaling", chart(report), CAPTION, "Validation loss against training compute."))
+
+
+# ----------------------------------------------------------------------------------------------------- depth and width
+def _depth(found: Found, said: Said) -> None:
+    said.sentences += [v.words for v in _verdicts(found)]
+    said.sentences.append(
+        f"Stable: every depth has a finished run, and none is worse than the best shallower one by {TOLERANCE} nats."
+        " Deeper models are larger here, so a falling loss alone is no praise of depth; the study aspect asks that."
+    )
+    said.figures += by_setting(found, "layers", "layers")
+
+
+def _verdicts(found: Found) -> list[Any]:
+    names = dict.fromkeys(row.scheme for group in found.groups for row in group.table.rows)
+    made = []
+    for name in names:
+        rows = {int(g.setting["layers"]): r for g in found.groups for r in g.table.rows if r.scheme == name}
+        losses = {depth: row.val_loss for depth, row in rows.items()}
+        made.append(verdict(name, losses, {depth: len(row.lost) for depth, row in rows.items()}))
+    return sorted(made, key=lambda v: -(v.stable_to or 0))
+
+
+def _aspect(found: Found, said: Said) -> None:
+    for name in dict.fromkeys(row.scheme for group in found.groups for row in group.table.rows):
+        losses = {g.setting["shape"]: r.val_loss for g in found.groups for r in g.table.ranked if r.scheme == name}
+        if losses:
+            best = min(losses, key=lambda shape: losses[shape] or math.inf)
+            deepest = list(losses)[-1]
+            gap = (losses[deepest] or 0.0) - (losses[best] or 0.0)
+            said.sentences.append(
+                f"{name}: best shape {best} ({losses[best]:.4f}); the deepest, {deepest}, is {gap:+.4f}."
+            )
+    said.figures += by_setting(found, "layers", "layers, at equal parameters in the layers")
+
+
+# ---------------------------------------------------------------------------------------------------------------- rates
+def _lr(found: Found, said: Said) -> None:
+    start = math.log(found.study.base.model.vocab_size)
+    for group in found.groups:
+        rows = robustness(group.table.trials, start)
+        said.tables.append(
+            (f"Good learning rates: within {NEAR} nats of the scheme's best. {group.name}", _widths(rows))
+        )
+        said.sentences += _wider(rows)
+        curves = rate_curves(rate_rows(group.table, None), "from these runs")
+        said.figures += [] if curves is None else [curves]
+
+
+def _widths(rows: Sequence[Robustness]) -> list[dict[str, Any]]:
+    plain = next((row for row in rows if row.scheme == "prenorm"), None)
+    return [
+        {
+            "scheme": r.scheme,
+            "best lr": " ".join(f"{lr:g}" for lr in sorted({region.best_lr for region in r.regions})),
+            "good from": _geometric([region.low for region in r.regions]),
+            "to": _geometric([region.high for region in r.regions]),
+            "width": "lost" if r.width is None else f"{'at least ' if r.bound else ''}{r.width:.1f}x",
+            "sensitivity, nats": "" if r.sensitivity is None else f"{r.sensitivity:.4f}",
+            "of prenorm's": _share(r.sensitivity, None if plain is None else plain.sensitivity),
+        }
+        for r in rows
+    ]
+
+
+def _geometric(values: Sequence[float]) -> str:
+    return f"{math.exp(math.fsum(map(math.log, values)) / len(values)):.3g}" if values else ""
+
+
+def _share(mine: float | None, theirs: float | None) -> str:
+    return "" if mine is None or not theirs else f"{mine / theirs:.2f}"
+
+
+def _wider(rows: Sequence[Robustness]) -> list[str]:
+    """How much wider, and how much less sensitive, than Pre-Norm."""
+    plain = next((row for row in rows if row.scheme == "prenorm"), None)
+    if plain is None or plain.width is None:
+        return []
+    said: list[str] = []
+    for row in rows:
+        if row is plain or row.width is None or not row.sensitivity or not plain.sensitivity:
+            continue
+        bound = (
+            " (one region reaches the edge of the grid, so this is no measured ratio)"
+            if row.bound or plain.bound
+            else ""
+        )
+        said.append(
+            f"{row.scheme}: good rates span {row.width / plain.width:.2f} times Pre-Norm's factor{bound}; sensitivity"
+            f" {plain.sensitivity / row.sensitivity:.2f} times lower."
+        )
+    return said
+
+
+# ------------------------------------------------------------------------------------------------------------- ablation
+def _ablation(found: Found, said: Said) -> None:
+    for group in found.groups:
+        said.sentences += _left_without_rotation(group)
+        for against in AGAINST:
+            tests = paired_tests(group.table, against)
+            rows = [
+                {
+                    "scheme": t.scheme,
+                    f"minus {against}": signed(t.difference, 4),
+                    "seeds": t.difference.n,
+                    "p": "" if t.p is None else f"{t.p:.3g}",
+                    f"p of {len(tests)} tests": "" if t.p_holm is None else f"{t.p_holm:.3g}",
+                    "verdict": t.words,
+                }
+                for t in tests
+            ]
+            if rows:
+                said.tables.append((f"Against {against}, paired by seed. {group.name}", rows))
+    _each_setting(found, said)
+
+
+def _left_without_rotation(group: Group) -> list[str]:
+    """How much of LayerRoPE's lead over each baseline is there without the rotation."""
+    loss = {row.scheme: row.val_loss for row in group.table.ranked}
+    whole, magnitude = loss.get("layerrope"), loss.get("layerrope:rotation=off")
+    if whole is None or magnitude is None:
+        return []
+    said: list[str] = []
+    for baseline in ("prenorm", "prenorm-scaledinit", "lns"):
+        theirs = loss.get(baseline)
+        if theirs is None:
+            continue
+        lead = theirs - whole
+        kept = f", {(theirs - magnitude) / lead:.0%} of it without rotation" if lead > 0 else ""
+        said.append(
+            f"{_at(group)}LayerRoPE's lead over {baseline}: {lead:+.4f} nats{kept} ({theirs - magnitude:+.4f})."
+        )
+    return said
+
+
+# ---------------------------------------------------------------------------------------------------------- the others
+def _each_setting(found: Found, said: Said) -> None:
+    said.sentences += [_order(group) for group in found.groups]
+    for i, group in enumerate(found.groups):
+        drawn = final_losses(group.table) if group.table.ranked else None
+        if drawn is not None:
+            said.figures.append(Figure(f"final-losses-{i}", drawn.chart, f"{group.name}. {drawn.caption}", drawn.alt))
+
+
+def _context(found: Found, said: Said) -> None:
+    said.sentences += [_order(group) for group in found.groups]
+    said.figures += by_setting(found, "context", "tokens of context, at equal tokens per step")
+
+
+def _recipe(found: Found, said: Said) -> None:
+    """Whether the order of the schemes is the same under every optimiser recipe."""
+    orders = {tuple(row.scheme for row in group.table.ranked) for group in found.groups}
+    if len(found.groups) > 1:
+        same = "the same" if len(orders) == 1 else "not the same"
+        said.sentences.append(f"The order of the schemes is {same} under all {len(found.groups)} recipes.")
+    _each_setting(found, said)
+
+
+ANALYSES: dict[str, Callable[[Found, Said], None]] = {
+    "ladder": _ladder,
+    "depth": _depth,
+    "aspect": _aspect,
+    "lr": _lr,
+    "ablation": _ablation,
+    "recipe": _recipe,
+    "context": _context,
+    "competitors": _each_setting,
+}

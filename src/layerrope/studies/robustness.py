@@ -1,0 +1,121 @@
+"""How much a scheme minds its learning rate: the width of the good region, and the sensitivity.
+
+The width is the factor between the highest and the lowest rate at which the loss is within `NEAR` nats of the scheme's
+own best, by straight lines between neighbouring rates in log rate. Towards a rate that diverged the region ends at the
+last rate that did not, and towards the edge of the grid it is only known to reach the edge.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from layerrope.compare import Trial
+
+NEAR = 0.05
+"""Nats above the scheme's best loss that still count as good."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """The good rates of one scheme on one seed."""
+
+    best_lr: float
+    best_loss: float
+    low: float
+    high: float
+    open_low: bool
+    """the lowest rate tried is still good: the region may be wider"""
+    open_high: bool
+
+    @property
+    def width(self) -> float:
+        """high / low, a factor."""
+        return self.high / self.low
+
+
+def good_region(losses: Mapping[float, float | None], near: float = NEAR) -> Region | None:
+    """The region of one scheme, from the loss at every rate (None: it diverged); None where every run was lost.
+
+    >>> found = good_region({1.0: 2.1, 2.0: 2.0, 4.0: 2.1})
+    >>> round(found.width, 3)  # half an octave on each side
+    2.0
+    """
+    ended = {lr: loss for lr, loss in losses.items() if loss is not None}
+    if not ended:
+        return None
+    best = min(ended, key=lambda lr: ended[lr])
+    limit = ended[best] + near
+    rates = sorted(losses)
+    at = rates.index(best)
+    low, open_low = _edge(rates[at::-1], losses, limit)
+    high, open_high = _edge(rates[at:], losses, limit)
+    return Region(best, ended[best], low, high, open_low, open_high)
+
+
+def _edge(rates: Sequence[float], losses: Mapping[float, float | None], limit: float) -> tuple[float, bool]:
+    """Walk along `rates` from the best one; where the loss crosses `limit`, and whether it never does."""
+    last = rates[0]
+    for rate in rates[1:]:
+        here, there = losses[last], losses[rate]
+        assert here is not None
+        if there is None:
+            return last, False
+        if there > limit:
+            share = (limit - here) / (there - here)
+            return math.exp(math.log(last) + share * math.log(rate / last)), False
+        last = rate
+    return last, True
+
+
+def sensitivity(losses: Mapping[float, float | None], start: float) -> float | None:
+    """Mean over the rates of min(loss, start) minus the best loss, nats   (Wortsman et al. 2023, arXiv 2309.14322)
+
+    Args:
+        losses: by rate, evenly spaced in log rate; None where a run diverged, which counts as `start`.
+        start: loss before training.
+    """
+    ended = [loss for loss in losses.values() if loss is not None]
+    if not ended:
+        return None
+    capped = [start if loss is None else min(loss, start) for loss in losses.values()]
+    return statistics.fmean(capped) - min(ended)
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """One scheme: a region for every seed, and means over seeds."""
+
+    scheme: str
+    regions: tuple[Region, ...]
+    sensitivity: float | None
+
+    @property
+    def width(self) -> float | None:
+        """Geometric mean over seeds; a lower bound where `bound` is true."""
+        return statistics.geometric_mean([r.width for r in self.regions]) if self.regions else None
+
+    @property
+    def bound(self) -> bool:
+        return any(r.open_low or r.open_high for r in self.regions)
+
+
+def robustness(trials: Sequence[Trial], start: float, near: float = NEAR) -> list[Robustness]:
+    """Every scheme of a sweep, widest first.
+
+    Args:
+        trials: every scheme at every rate, on every seed.
+        start: loss before training, nats: log of the vocabulary's size.
+        near: nats above the best that are good.
+    """
+    made: list[Robustness] = []
+    for scheme in dict.fromkeys(t.scheme for t in trials):
+        by_seed: dict[int, dict[float, float | None]] = {}
+        for t in (t for t in trials if t.scheme == scheme):
+            by_seed.setdefault(t.seed, {})[t.lr] = None if t.result is None else t.result.val_loss
+        regions = [r for losses in by_seed.values() if (r := good_region(losses, near)) is not None]
+        felt = [s for losses in by_seed.values() if (s := sensitivity(losses, start)) is not None]
+        made.append(Robustness(scheme, tuple(regions), statistics.fmean(felt) if felt else None))
+    return sorted(made, key=lambda r: -(r.width or 0.0))

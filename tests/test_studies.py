@@ -1,0 +1,305 @@
+"""Studies: what each plans, what it costs, and what it says of runs whose losses are known."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import ttest_rel
+
+from layerrope.accounting import count_parameters
+from layerrope.compare import compare
+from layerrope.errors import InputError
+from layerrope.files import write_json
+from layerrope.intervals import t_interval
+from layerrope.launch import Outcome
+from layerrope.run_folder import Result
+from layerrope.studies import RECIPES, Ask, Plan, plan_study
+from layerrope.studies.cost import cost_rows, costs
+from layerrope.studies.findings import findings_of
+from layerrope.studies.paired import holm, paired_tests, t_test
+from layerrope.studies.reading import Found, read_found, runs_csv
+from layerrope.studies.recipes import ABLATION, ABSENT
+from layerrope.studies.report import write_study_report
+from layerrope.studies.robustness import good_region, sensitivity
+from layerrope.studies.scales import SCALES, SIZES, equal_shapes
+from layerrope.studies.stability import verdict
+from layerrope.study import Run, run_study, write_study
+
+TINY = Ask(scale="tiny")
+
+
+def ended(loss: float | None) -> Outcome:
+    """A run that reached `loss`; None: it diverged."""
+    status = "diverged" if loss is None else "done"
+    result = Result(status, "k", 6, 96, loss, loss, None, loss, 6, 1.0, 100.0, 5000, 3 if loss is None else None)
+    return Outcome(status, result)
+
+
+def on_disk(plan: Plan, folder: Path, loss: Callable[[Run], float | None]) -> Found:
+    """The plan with every run ended at a made-up loss, read back from its folder."""
+    first = plan.first()
+    study = plan.then({run.key: ended(loss(run)) for run in first.runs})
+    write_study(study, folder)
+    for run in study.runs:
+        write_json(folder / run.key / "result.json", dataclasses.asdict(ended(loss(run)).result))  # type: ignore[arg-type]
+    return read_found(folder)
+
+
+def words(found: Found) -> str:
+    return "\n".join(findings_of(found).sentences)
+
+
+# --------------------------------------------------------------------------------------------------------------- plans
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_study_plans_cells_that_are_configs_with_scaled_init_among_them(name: str) -> None:
+    plan = plan_study(name, TINY)
+    assert {"prenorm", "prenorm-scaledinit", "layerrope"} <= {cell.scheme for cell in plan.cells}
+    runs = plan.whole().runs
+    per_cell = len(plan.cells[0].lrs) * (len(plan.seeds) if plan.full else 1) + (
+        0 if plan.full else len(plan.seeds) - 1
+    )
+    assert len({run.key for run in runs}) == len(runs) == len(plan.cells) * per_cell
+    assert plan.question.endswith("?") or "DepthBench" in plan.question
+
+
+def test_a_study_that_is_not_there_is_refused_with_the_reason() -> None:
+    for name in ABSENT:
+        with pytest.raises(InputError, match="does not have"):
+            plan_study(name, TINY)
+    with pytest.raises(InputError, match="did you mean ladder"):
+        plan_study("lader", TINY)
+    with pytest.raises(InputError, match="unknown scale"):
+        plan_study("ladder", Ask(scale="large"))
+    with pytest.raises(InputError, match="unknown size"):
+        plan_study("ladder", Ask(sizes=("61m",)))
+    with pytest.raises(InputError, match="a depth is a whole number"):
+        plan_study("depth", Ask(scale="tiny", sizes=("deep",)))
+    with pytest.raises(InputError, match="unknown scheme"):
+        Ask(schemes=("layerrop",))
+    with pytest.raises(InputError, match="must be positive"):
+        Ask(lrs=(0.0,))
+
+
+def test_the_sweep_comes_first_and_other_seeds_follow_at_the_best_rate() -> None:
+    plan = plan_study("competitors", Ask(scale="tiny", schemes=("prenorm", "lns"), lrs=(0.1, 0.2, 0.4), seeds=(7, 8)))
+    first = plan.first()
+    assert [run.config.seed for run in first.runs] == [7] * 6
+    best = {"prenorm": 0.2, "lns": None}
+    outcomes = {r.key: ended(2.0 if best[r.config.model.scheme] == r.config.lr else None) for r in first.runs}
+    more = plan.then(outcomes).runs[6:]
+    assert [(r.config.model.scheme, r.config.lr, r.config.seed) for r in more] == [("prenorm", 0.2, 8)]
+    assert len(plan.whole().runs) == 8
+
+
+def test_the_rate_study_trains_every_seed_at_every_rate() -> None:
+    plan = plan_study("lr", Ask(scale="tiny", seeds=(0, 1)))
+    assert plan.then({}) == plan.first()
+    assert {(r.config.lr, r.config.seed) for r in plan.first().runs} == {
+        (lr, s) for lr in plan.cells[0].lrs for s in (0, 1)
+    }
+
+
+def test_a_ladder_has_equal_tokens_per_parameter_and_the_paper_s_flops() -> None:
+    plan = plan_study("ladder", Ask(scale="paper", sizes=("60m", "1b"), schemes=("prenorm",), lrs=(2e-3,), seeds=(0,)))
+    found = costs(plan.whole().runs, "h100", 0.4)
+    assert [round(c.tokens_per_parameter, 2) for c in found] == [80, 80]
+    assert float(f"{found[1].flops:.3g}") == 8.27e20
+    assert found[1].hours == pytest.approx(8.27e20 / (0.4 * 989e12) / 3600, rel=1e-3)
+    assert cost_rows(found)[-1]["run"] == "total of 2 runs"
+    with pytest.raises(InputError, match="unknown GPU"):
+        costs([], "h1000")
+    with pytest.raises(InputError, match="share of the peak"):
+        costs([], utilisation=40)
+
+
+def test_contexts_have_equal_tokens_per_step() -> None:
+    runs = plan_study("context", TINY).first().runs
+    assert {run.config.model.seq_len for run in runs} == {16, 32}
+    assert {run.config.tokens_per_step for run in runs} == {32}
+    with pytest.raises(InputError, match="does not divide"):
+        plan_study("context", Ask(scale="tiny", sizes=("17",)))
+
+
+@pytest.mark.parametrize("scale", ["tiny", "micro"])
+def test_shapes_of_the_aspect_study_have_equal_parameters(scale: str) -> None:
+    s = SCALES[scale]
+    shapes = equal_shapes(s.aspect_target, s.aspect_depths, SIZES[s.size])
+    for shape in shapes.values():
+        total, ends, _ = count_parameters(shape)
+        assert total - ends == pytest.approx(s.aspect_target, rel=0.15 if scale == "micro" else 0.5)
+        assert shape.d_head % 2 == 0
+
+
+def test_the_ablation_has_every_start_of_the_issue_in_short_and_long_budgets() -> None:
+    plan = plan_study("ablation", TINY)
+    assert len({(c.setting["budget"], c.setting["embed std"]) for c in plan.cells}) == 4
+    assert {c.fields["steps"] for c in plan.cells} == {4, 6}
+    assert len(plan.cells) == 4 * len(ABLATION)
+
+
+def test_what_the_user_sets_is_what_runs() -> None:
+    ask = Ask(scale="tiny", schemes=("lns",), lrs=(0.5,), seeds=(3,), budgets=("9",), embed_stds=(0.1,), batch_size=4)
+    (run,) = plan_study("competitors", ask).first().runs
+    c = run.config
+    assert (c.model.scheme, c.lr, c.seed, c.steps, c.model.embed_std, c.batch_size) == ("lns", 0.5, 3, 9, 0.1, 4)
+    bpe = plan_study("ladder", Ask(scale="micro", tokenizer="bpe:4096", sizes=("micro-100k",), schemes=("lns",)))
+    assert bpe.base.model.vocab_size == 4096
+
+
+# ------------------------------------------------------------------------------------------------------------ measures
+def test_the_good_region_is_where_straight_lines_cross() -> None:
+    found = good_region({1.0: 2.2, 2.0: 2.02, 4.0: 2.0, 8.0: 2.1, 16.0: None}, near=0.05)
+    assert found is not None
+    assert found.low == pytest.approx(2 * 2 ** (-0.03 / 0.18))
+    assert found.high == pytest.approx(4 * 2**0.5)
+    assert (found.open_low, found.open_high) == (False, False)
+    edge = good_region({1.0: 2.0, 2.0: 2.01, 4.0: None}, near=0.05)
+    assert edge is not None
+    assert (edge.low, edge.open_low, edge.high, edge.open_high) == (1.0, True, 2.0, False)
+    assert good_region({1.0: None}) is None
+
+
+@given(st.floats(0.05, 2), st.floats(-3, 3))
+def test_the_width_of_a_parabola_is_its_own(curvature: float, centre: float) -> None:
+    step = 0.01
+    rates = {math.exp(centre + k * step): 2 + curvature * (k * step) ** 2 for k in range(-150, 151)}
+    found = good_region(rates, near=0.05)
+    assert found is not None
+    half = math.sqrt(0.05 / curvature)
+    assert math.log(found.width) == pytest.approx(2 * half, rel=0.02)
+
+
+def test_sensitivity_is_the_mean_loss_over_the_best_and_a_lost_run_counts_as_untrained() -> None:
+    assert sensitivity({1.0: 2.0, 2.0: 3.0, 4.0: 9.0, 8.0: None}, start=5.0) == pytest.approx((2 + 3 + 5 + 5) / 4 - 2)
+    assert sensitivity({1.0: None}, start=5.0) is None
+
+
+def test_verdicts_on_depth() -> None:
+    assert verdict("a", {8: 2.0, 16: 1.9, 32: 1.94}).breaks_at is None
+    broken = verdict("b", {8: 2.0, 16: 1.9, 32: 1.96, 64: 1.5})
+    assert (broken.stable_to, broken.breaks_at, broken.best_depth) == (16, 32, 64)
+    assert "not at 32 (loss 1.9600 at 32)" in broken.words
+    assert "no run reached its end" in verdict("c", {8: 2.0, 16: None}).words
+    assert verdict("d", {8: None}).words == "d: no depth trained to its end."
+
+
+@given(st.lists(st.floats(-1, 1), min_size=2, max_size=8), st.floats(-0.5, 0.5))
+def test_the_paired_test_is_scipy_s(values: list[float], shift: float) -> None:
+    gaps = t_interval([v + shift for v in values])
+    if gaps.sd and gaps.sd > 1e-6:
+        assert t_test(gaps) == pytest.approx(
+            ttest_rel([v + shift for v in values], [0.0] * len(values)).pvalue, abs=1e-9
+        )
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=10))
+def test_holm_never_lowers_a_p_and_keeps_the_order(values: list[float]) -> None:
+    made = holm(values)
+    assert all(a >= b for a, b in zip(made, values, strict=True))
+    assert min(made) == pytest.approx(min(1, min(values) * len(values)))
+    assert [v for _, v in sorted(zip(values, made, strict=True))] == sorted(made)
+
+
+# ------------------------------------------------------------------------------------------------------------ findings
+def test_a_ladder_s_savings_are_those_of_its_losses(tmp_path: Path) -> None:
+    ask = Ask(
+        scale="tiny", sizes=("tiny-8", "tiny-12", "tiny-16", "micro-100k"), schemes=("prenorm", "lns", "layerrope")
+    )
+    heights = {"prenorm": 1.0, "lns": 0.95, "layerrope": 0.9}
+
+    def loss(run: Run) -> float | None:
+        size = {"tiny-8": 1.0, "tiny-12": 2.0, "tiny-16": 4.0, "micro-100k": 30.0}[run.labels["size"]]
+        bad = run.labels["lr"] != 0.01
+        return 2 + heights[run.config.model.scheme] * size**-0.3 + 0.5 * bad
+
+    found = on_disk(plan_study("ladder", ask), tmp_path, loss)
+    said = findings_of(found)
+    saved = next(rows for caption, rows in said.tables if caption.startswith("Compute saved"))
+    assert [row["against"] for row in saved] == ["lns", "prenorm"]
+    assert "left out" in words(found)
+    assert "scaling" in {figure.name for figure in said.figures}
+
+
+def test_depth_gives_a_verdict_a_scheme_and_names_what_was_lost(tmp_path: Path) -> None:
+    ask = Ask(scale="tiny", sizes=("2", "4", "8"), schemes=("prenorm", "postnorm"))
+    found = on_disk(
+        plan_study("depth", ask),
+        tmp_path,
+        lambda r: None if (r.config.model.scheme, r.labels["layers"]) == ("postnorm", 8) else 3.0,
+    )
+    said = words(found)
+    assert "prenorm: stable to 8 layers" in said
+    assert "postnorm: stable to 4 layers, not at 8 (no run reached its end)" in said
+    assert "Diverged: 1 runs: postnorm" in said
+
+
+def test_the_rate_study_says_how_much_wider(tmp_path: Path) -> None:
+    widths = {"prenorm": 0.5, "layerrope": 2.0}
+
+    def loss(run: Run) -> float:
+        return 2 + 0.05 * (math.log2(run.config.lr / 0.01) / widths[run.config.model.scheme]) ** 2
+
+    rates = tuple(0.01 * 2 ** (k / 4) for k in range(-16, 17))
+    found = on_disk(plan_study("lr", Ask(scale="tiny", schemes=tuple(widths), lrs=rates)), tmp_path, loss)
+    said = findings_of(found)
+    rows = {row["scheme"]: row for row in said.tables[0][1]}
+    assert (rows["prenorm"]["width"], rows["layerrope"]["width"]) == ("2.0x", "16.0x")
+    assert "layerrope: good rates span 8.00 times Pre-Norm's factor" in words(found)
+
+
+def test_the_ablation_tests_pairs_and_says_what_the_rotation_is_worth(tmp_path: Path) -> None:
+    gaps = {"prenorm": 0.1, "layerrope": 0.0, "layerrope:rotation=off": 0.02, "prenorm-scaledinit": 0.0001}
+    ask = Ask(
+        scale="tiny", schemes=tuple(gaps), seeds=(0, 1, 2, 3), budgets=("4",), embed_stds=(0.1,), lrs=(0.01, 0.02)
+    )
+
+    def loss(run: Run) -> float:
+        wobble = 0.001 * (run.config.seed % 2) * (1 if run.config.model.scheme == "layerrope" else 1.7)
+        return 3 + run.config.seed + gaps[run.config.model.scheme] + wobble + (run.config.lr > 0.015)
+
+    found = on_disk(plan_study("ablation", ask), tmp_path, loss)
+    assert re.search(r"lead over prenorm: \+0\.100\d nats, 80% of it without rotation", words(found))
+    tests = {test.scheme: test for test in paired_tests(found.groups[0].table, "layerrope")}
+    assert tests["prenorm"].words == "worse"
+    assert tests["layerrope:rotation=off"].words == "worse"
+    assert tests["prenorm-scaledinit"].words == "not told apart"
+
+
+@pytest.mark.parametrize("name", ["aspect", "context", "recipe", "competitors"])
+def test_the_other_studies_report_every_setting(name: str, tmp_path: Path) -> None:
+    found = on_disk(plan_study(name, TINY), tmp_path, lambda r: 3 + len(r.config.model.scheme) / 100)
+    said, made = write_study_report(found)
+    assert said.sentences
+    assert len(made["runs"]) == len(found.study.runs)
+    assert all((tmp_path / "charts" / f"{figure.name}.png").stat().st_size > 1000 for figure in said.figures)
+    assert json.loads((tmp_path / "result.json").read_text())["finished"]
+
+
+def test_nothing_finished_is_said_and_no_error(tmp_path: Path) -> None:
+    for name in RECIPES:
+        found = on_disk(
+            plan_study(name, Ask(scale="tiny", schemes=("prenorm", "layerrope"))), tmp_path / name, lambda r: None
+        )
+        assert "Diverged" in words(found)
+        write_study_report(found)
+
+
+def test_a_crash_is_kept_with_its_error_and_in_the_table(tmp_path: Path) -> None:
+    plan = plan_study("competitors", Ask(scale="tiny", schemes=("prenorm", "lns"), lrs=(0.01,)))
+    study = plan.first()
+    for run in study.runs:
+        (tmp_path / run.key).mkdir()
+    crashed = Outcome("failed", error="RuntimeError: x, y", attempts=2)
+    run_study(study, tmp_path, lambda jobs, listen: {job.run_dir: crashed for job in jobs}, lambda job, what: None)
+    found = read_found(tmp_path)
+    assert "Crashed, twice: 2 runs: prenorm at 0.01 (seed 0), lns at 0.01 (seed 0)" in words(found)
+    assert '"RuntimeError: x, y"' in runs_csv(found)
+    assert compare(found.groups[0].table.trials).ranked == ()
