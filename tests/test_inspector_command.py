@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -122,6 +123,46 @@ def test_json_is_one_document_and_progress_goes_elsewhere(
 def test_every_layer_is_printed_when_asked(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(good, "--layers") == 0
     assert "Every layer" in capsys.readouterr().out
+
+
+def test_no_number_is_ever_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "a_rather_long.prefix.of_some_tower.{l}.a_norm_with_a_long_name.weight"
+    tensors = layered(name, growing(4, 16) * np.float32(1.23456e-7))
+    tensors |= layered(name.replace("weight", "bias"), -growing(4, 16) * np.float32(1.23456e-5))
+    folder = write_folder(tmp_path / "m", tensors, {"model_type": "unheard_of"})
+    assert run(folder, "--layers") == 0
+    printed = capsys.readouterr().out
+    table = printed[printed.index("Every layer") :]
+    assert "(more columns)" in table
+    assert max(map(len, table.splitlines())) <= 80
+    for part in ("gain", "bias"):
+        assert sum(f" {part} " in line for line in table.splitlines()) >= 8  # each row under both groups of columns
+    numbers = re.findall(r"(?<=\s)-?\d\S*", table)
+    assert not [n for n in numbers if "…" in n]
+    expected = f"{float(np.sqrt(np.mean(tensors[name.replace('{l}', '0')].astype(float) ** 2))):.3e}"
+    assert expected in table
+
+
+def test_long_names_keep_both_ends() -> None:
+    from layerrope.inspector.printing import shortened
+
+    assert shortened("unknown:model.layers.*.input_layernorm", 20) == "unknown…ut_layernorm"
+    assert shortened("short", 20) == "short"
+
+
+def test_the_swept_angle_is_printed_with_its_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(write_folder(tmp_path / "m", layered(NAME, growing(12, 64)), LLAMA)) == 0
+    assert re.search(r"\(\d+ to \d+\) +(within|outside)", capsys.readouterr().out)
+
+
+def test_the_difference_from_the_first_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = growing(8, 16)
+    for name, factor in (("a", 1.0), ("b", 1.5), ("c", 1.5)):
+        write_folder(tmp_path / name, layered(NAME, rows * np.float32(factor)), LLAMA)
+    assert run(tmp_path / "a", tmp_path / "b", tmp_path / "c") == 0
+    printed = capsys.readouterr().out
+    assert "Against a, over all layers" in printed
+    assert printed.count("1.500 to 1.500") == 2
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from inspector_files import REFERENCE, growing, smollm2
 from layerrope.inspector.angles import angles, outliers, rank1_share, shared_direction, unit_rows
 from layerrope.inspector.depth_law import aicc, fit_laws, power_law
 from layerrope.inspector.gain_fit import best_size, fit_gains
-from layerrope.inspector.health import bf16_exact, fault, folded_sites, fp16_exact, stored_as
+from layerrope.inspector.health import bf16_exact, fault, folded_sites, fp16_exact, exact_in
 from layerrope.inspector.mds import noisy_gram, picture, pure_scaling_picture, rank1_null, sweep
 from layerrope.inspector.rotation_search import RotationSearch, spectrum, turned
 
@@ -355,23 +355,23 @@ def test_fp16_values_are_exact_in_fp16(values: list[float]) -> None:
 def test_bf16_values_are_exact_in_bf16(patterns: list[int]) -> None:
     values = (np.array(patterns, np.uint32) << 16).view(np.float32).astype(np.float64)
     assert bf16_exact(values) == 1
-    assert stored_as(values) == "bf16"
-    assert stored_as(np.array([1.0]) + np.array([0.0078125])) == "bf16"
+    assert exact_in(values) == "bf16"
+    assert exact_in(np.array([1.0]) + np.array([0.0078125])) == "bf16"
 
 
 def test_a_quantiser_s_fold_is_told_from_a_trained_gain() -> None:
     rows = table("attn_in")
     scales = 1 + np.random.default_rng(0).random(576)
     folded = (rows / scales).astype(np.float16).astype(np.float64)
-    kinds = {"attention read": [stored_as(r) for r in folded], "MLP read": [stored_as(r) for r in table("mlp_in")]}
+    kinds = {"attention read": [exact_in(r) for r in folded], "MLP read": [exact_in(r) for r in table("mlp_in")]}
     flagged = folded_sites(kinds)
     assert list(flagged) == ["attention read"]
     assert "AWQ" in flagged["attention read"]
 
 
 def test_a_model_trained_in_another_type_is_not_called_folded() -> None:
-    fp16 = [stored_as(np.array([0.1], np.float16).astype(np.float64))]
-    fp32 = [stored_as(np.array([0.1]))]
+    fp16 = [exact_in(np.array([0.1], np.float16).astype(np.float64))]
+    fp32 = [exact_in(np.array([0.1]))]
     assert folded_sites({"a": fp16, "b": fp16}) == {}
     assert folded_sites({"a": fp32, "b": ["bf16"]}) == {}
     assert folded_sites({"a": ["bf16"], "b": ["bf16"]}) == {}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -273,6 +273,9 @@ ONE_PLUS_W: dict[str, frozenset[str]] = {
 #: The same by their GGUF names: there the converter has already added the 1.
 GGUF_ADDED_ONE = frozenset({"gemma", "gemma2", "gemma3", "nemotron", "qwen3next", "qwen35", "qwen35moe"})
 
+#: (architecture, role) -> layers that have no such norm by design: ModernBERT's first follows the embedding's norm.
+ABSENT: dict[tuple[str, str], frozenset[int]] = {("modernbert", "attn_read"): frozenset({0})}
+
 #: Architectures whose norms have no weights at all.
 WEIGHTLESS = {"olmo": "OLMo 1 uses LayerNorm without weights (OLMo 2 has gains)"}
 
@@ -376,13 +379,42 @@ def find_norms(
     if named in WEIGHTLESS:
         return Found(named, True, (), (WEIGHTLESS[named],))
     if named is None or named not in table:
-        return _unknown(names, named or "not named", shapes or {}, format)
+        names = list(names)
+        stranger = _unknown(names, named or "not named", shapes or {}, format)
+        return replace(stranger, notes=tuple(_hints(names, stranger, format)))
     names = list(names)
     found = _known(names, named, LAYOUTS[table[named]], format)
     if found.tensors:
         return found
     stranger = _unknown(names, f"{named} under other names", shapes or {}, format)
     return replace(stranger, notes=(f"no tensor is called as {named} calls its norms: shown raw",))
+
+
+def _hints(names: Sequence[str], stranger: Found, format: str) -> list[str]:
+    """What `--architecture` to try, where the norms of a stranger are named exactly as one known layout's."""
+    types = GGUF_ARCHITECTURES if format == "gguf" else MODEL_TYPES
+    firsts = {layout: name for name, layout in reversed(types.items())}
+    readings: dict[frozenset[tuple[str, str]], str] = {}
+    for layout in (known for known in LAYOUTS if known in firsts):
+        name = firsts[layout]
+        found = _known(names, name, LAYOUTS[layout], format).tensors
+        if _is_whole(found, LAYOUTS[layout]) and {n.name for n in stranger.tensors} <= {n.name for n in found}:
+            readings.setdefault(frozenset((n.name, n.role) for n in found), name)
+    if len(readings) != 1:
+        return []
+    (name,) = readings.values()
+    rule = "1 + w" if format != "gguf" and name in ONE_PLUS_W else "w"
+    return [
+        f"its norms are named exactly as {name}'s: if they act as those do and multiply by {rule}, "
+        f"read it with --architecture {name}"
+    ]
+
+
+def _is_whole(found: Sequence[NormTensor], layout: Layout) -> bool:
+    """Does every norm of the stream that `layout` knows by layer stand in `found`?"""
+    here = {split_name(n.name)[0] for n in found}
+    needed = [names for role, names in layout.roles.items() if role in STREAM_ROLES]
+    return bool(found) and all(any(h.endswith(name) for h in here for name in names) for names in needed)
 
 
 def _known(names: Iterable[str], architecture: str, layout: Layout, format: str) -> Found:

@@ -36,7 +36,7 @@ class Command:
     save: Path | None = None
     """write the gains here as .npz (one model)"""
     check: bool = False
-    """only look for NaN, Inf, all-zero and all-ones norms; exit code 1 if there are any"""
+    """only look for NaN, Inf, all-zero, all-ones and missing norms; exit code 1 if there are any"""
     survey: bool = False
     """inspect the list of 16 open models of 9 families"""
     architecture: str | None = None

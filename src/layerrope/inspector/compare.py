@@ -24,6 +24,8 @@ class Comparison:
     """one row per role and model: growth, direction, errors"""
     layer_rows: list[dict[str, Any]]
     """one row per role, layer of the first model and other model: the RMS of both, their ratio and angle"""
+    role_rows: list[dict[str, Any]]
+    """one row per role and other model: the range of the ratio of RMS, the largest angle and difference"""
     only_in: dict[str, list[str]]
     """role -> the models that have it, for roles that some lack"""
 
@@ -41,10 +43,13 @@ class Comparison:
 
     def document(self) -> dict[str, Any]:
         """All of it, as data for JSON."""
-        return {"sites": self.site_rows, "layers": self.layer_rows, "only_in": self.only_in}
+        return {"sites": self.site_rows, "roles": self.role_rows, "layers": self.layer_rows, "only_in": self.only_in}
 
 
 _COLUMNS = ("layers", "d", "beta", "r2", "rank1", "largest_angle_from_1", "error_magnitude", "error_full", "p_value")
+
+
+_DIFFERENCES = ("ratio", "angle", "largest_difference")
 
 
 def compare(inspections: Sequence[Inspection]) -> Comparison:
@@ -52,17 +57,37 @@ def compare(inspections: Sequence[Inspection]) -> Comparison:
     first, *others = inspections
     roles = list(dict.fromkeys(role for i in inspections for role in i.reports))
     owners = {role: [i.label for i in inspections if role in i.reports] for role in roles}
+    by_layer = [
+        row
+        for role in roles
+        for other in others
+        if role in first.reports and role in other.reports
+        for row in _against(first, other, role)
+    ]
     return Comparison(
         site_rows=[_site_row(role, i) for role in roles for i in inspections if role in i.reports],
-        layer_rows=[
-            row
-            for role in roles
-            for other in others
-            if role in first.reports and role in other.reports
-            for row in _against(first, other, role)
-        ],
+        layer_rows=by_layer,
+        role_rows=_over_layers(by_layer),
         only_in={role: labels for role, labels in owners.items() if len(labels) < len(inspections)},
     )
+
+
+def _over_layers(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Layer rows put together by role and model; what no layer tells is None."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["site"], row["model"]), []).append(row)
+    return [{"site": site, "model": model, **_extremes(group)} for (site, model), group in groups.items()]
+
+
+def _extremes(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    told = {n: [r[n] for r in rows if r[n] is not None and np.isfinite(r[n])] for n in _DIFFERENCES}
+    return {
+        "ratio_least": min(told["ratio"], default=None),
+        "ratio_most": max(told["ratio"], default=None),
+        "largest_angle": max(told["angle"], default=None),
+        "largest_difference": max(told["largest_difference"], default=None),
+    }
 
 
 def short_labels(labels: Sequence[str]) -> list[str]:

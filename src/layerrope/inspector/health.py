@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
 
-#: What `fault` can say, worst first.
-FAULTS = ("NaN", "Inf", "all zeros", "all ones")
+#: What can be wrong, worst first; `fault` says all but the last, which no tensor can.
+FAULTS = ("NaN", "Inf", "all zeros", "all ones", "missing")
 
 
 def fault(values: Array, gain: bool = True) -> str | None:
@@ -41,14 +41,14 @@ def fp16_exact(values: Array) -> float:
     return float(np.mean(rounded.astype(values.dtype) == values)) if values.size else 1.0
 
 
-def stored_as(values: Array) -> str:
-    """The narrowest of "bf16", "fp16", "fp32" that holds every value exactly.
-
-    A gain that a converter wrote as 1 + w counts as bf16 where w is: both are tried.
-    """
-    if bf16_exact(values) == 1 or bf16_exact(values - 1) == 1:
+def exact_in(values: Array) -> str:
+    """The narrowest of "bf16", "fp16", "fp32", "fp64" that holds every one of `values` exactly (bf16 before fp16)."""
+    if bf16_exact(values) == 1:
         return "bf16"
-    return "fp16" if fp16_exact(values) == 1 else "fp32"
+    if fp16_exact(values) == 1:
+        return "fp16"
+    with np.errstate(over="ignore"):
+        return "fp32" if np.array_equal(values, values.astype(np.float32), equal_nan=True) else "fp64"
 
 
 def folded_sites(kinds: Mapping[str, Iterable[str]]) -> dict[str, str]:
@@ -56,7 +56,9 @@ def folded_sites(kinds: Mapping[str, Iterable[str]]) -> dict[str, str]:
 
     AWQ (arXiv 2306.00978, section 3.2) divides a norm's gain by the scales of the linear map it feeds and stores
     the result in fp16. In a checkpoint trained in bf16 that shows: every untouched norm is exact in bf16, a folded
-    one is exact in fp16 only. `kinds` is site -> `stored_as` of each of its tensors.
+    one is exact in fp16 only. `kinds` is site -> `exact_in` of each of its tensors (less
+    the 1 that a converter added). Leave out tensors without a spread of values (all ones are exact in anything), and
+    a model whose every tensor is stored in fp32, which is no quantised one.
     """
     seen = {site: set(kind) for site, kind in kinds.items()}
     untouched = [site for site, kind in seen.items() if kind == {"bf16"}]

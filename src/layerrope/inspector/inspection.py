@@ -15,7 +15,7 @@ from layerrope.errors import InputError
 from layerrope.files import write_atomic, write_json
 from layerrope.inspector.mds import pure_scaling_picture
 from layerrope.inspector.site import SiteReport, layer_statistics, report_site
-from layerrope.inspector.table import GainTable, Row, Source, read_table
+from layerrope.inspector.table import GainTable, Row, Site, Source, read_table
 from layerrope.inspector.words import model_verdict, site_verdict
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def inspect(
     return Inspection(table, {r: report_site(s, chosen, shuffles, seed) for r, s in measured.items()})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Inspection:
     """One checkpoint's norm gains, measured."""
 
@@ -90,11 +90,16 @@ class Inspection:
     @property
     def verdict(self) -> str:
         """Two or three sentences on the whole model."""
-        return model_verdict(list(self.reports.values()))
+        return model_verdict(list(self.reports.values()), self.faults)
+
+    def __repr__(self) -> str:
+        layers = max((s.expected for s in self.table.sites.values()), default=0)
+        sites = f"{len(self.reports)} sites of {layers} layers"
+        return f"Inspection({self.label!r}: {self.table.architecture}, {sites}, {len(self.faults)} faults)"
 
     @property
     def faults(self) -> list[dict[str, Any]]:
-        """Tensors with NaN or Inf, all zeros or all ones."""
+        """Tensors with NaN or Inf, all zeros or all ones, and layers that are missing."""
         return self.table.faults
 
     def layer_rows(self) -> list[dict[str, Any]]:
@@ -102,6 +107,7 @@ class Inspection:
         rows = [_line(s.role, "gain", s.convention, row) for s in self.table.sites.values() for row in s.rows]
         rows += [_line(role, "gain", "", row) for role, row in self.table.singles.items()]
         rows += [_line(s.role, "bias", "w", row) for s in self.table.biases.values() for row in s.rows]
+        rows += [_line(role, "bias", "w", row) for role, row in self.table.single_biases.items()]
         return [{"model": self.label, **row} for row in rows]
 
     def layers(self) -> pl.DataFrame:
@@ -142,6 +148,8 @@ class Inspection:
             "learned_scalars": table.scalars,
             "sites": {role: _site_document(report) for role, report in self.reports.items()},
             "singles": {role: {"name": row.name, **layer_statistics(row)} for role, row in table.singles.items()},
+            "single_biases": {role: _line(role, "bias", "w", row) for role, row in table.single_biases.items()},
+            "expected_layers": table.depth,
             "biases": {role: [_line(role, "bias", "w", r) for r in s.rows] for role, s in table.biases.items()},
         }
 
@@ -166,13 +174,17 @@ class Inspection:
         return save_pictures([self], path)
 
     def save_npz(self, path: str | os.PathLike[str]) -> Path:
-        """Write the gains: `SITE` (L, d) with `SITE.layers` (L,), single norms by role, `SITE.bias`. No pickle."""
+        """Write the gains: `SITE` (L, d) with `SITE.layers` (L,), single norms by role, `SITE.bias`. No pickle.
+
+        Broken layers are kept as they are; only layers of another width than most are not.
+        """
         arrays: dict[str, Any] = {"label": np.array(self.label)}
         for role, site in self.table.sites.items():
-            arrays[role], arrays[f"{role}.layers"] = site.matrix, site.layers
+            arrays |= _stacked(role, site)
         for role, site in self.table.biases.items():
-            arrays[f"{role}.bias"], arrays[f"{role}.bias.layers"] = site.matrix, site.layers
+            arrays |= _stacked(f"{role}.bias", site)
         arrays |= {role: row.values for role, row in self.table.singles.items()}
+        arrays |= {f"{role}.bias": row.values for role, row in self.table.single_biases.items()}
         data = io.BytesIO()
         np.savez(data, allow_pickle=False, **{_key(k): _narrow(v) for k, v in arrays.items()})
         return write_atomic(path, data.getvalue())
@@ -215,7 +227,7 @@ def plain(value: Any) -> Any:
 def _line(role: str, part: str, convention: str, row: Row) -> dict[str, Any]:
     layer = None if row.layer < 0 else row.layer
     head = {"role": role, "part": part, "layer": layer, "name": row.name, "convention": convention}
-    return {**head, **layer_statistics(row), "stored": row.stored, "fault": row.fault}
+    return {**head, **layer_statistics(row), "stored": row.stored, "exact_in": row.exact_in, "fault": row.fault}
 
 
 def _site_document(report: SiteReport) -> dict[str, Any]:
@@ -225,6 +237,7 @@ def _site_document(report: SiteReport) -> dict[str, Any]:
         "convention": site.convention,
         "reason": site.reason,
         "warnings": list(site.warnings),
+        "missing": list(site.missing),
         "verdict": site_verdict(report),
         "statistics": [_line(site.role, "gain", site.convention, row) for row in site.rows],
         **plain(report),
@@ -242,6 +255,7 @@ def _rotation(report: SiteReport) -> dict[str, Any] | None:
 def _summary(report: SiteReport) -> dict[str, Any]:
     whole, later = report.whole, report.later
     head = {"site": report.site.role, "layers": len(report.site.rows), "d": report.d}
+    head |= {"fitted": len(whole.layers) if whole else 0, "expected": report.site.expected}
     head |= {"convention": report.site.convention}
     if whole is None:
         return head
@@ -254,6 +268,7 @@ def _summary(report: SiteReport) -> dict[str, Any]:
         "beta_high": whole.power.beta_interval[1] if whole.power.beta_interval else None,
         "r2": whole.power.r2,
         "best_law": next(iter(whole.laws)),
+        "best_law_from_1": next(iter(later.laws)) if later else None,
         "beta_from_1": later.power.beta if later else None,
         "largest_angle": whole.angles.largest,
         "largest_angle_from_1": later.angles.largest if later else None,
@@ -263,6 +278,8 @@ def _summary(report: SiteReport) -> dict[str, Any]:
         "swept": whole.picture.sweep.net,
         "swept_null": null.mean.net if null else None,
         "swept_null_std": null.std.net if null else None,
+        "swept_null_least": null.least.net if null else None,
+        "swept_null_most": null.most.net if null else None,
         "folded": whole.picture.sweep.folded,
         "folded_null": null.mean.folded if null else None,
         "error_constant": fit.constant,
@@ -281,6 +298,12 @@ def _narrow(value: np.ndarray) -> np.ndarray:
         return value
     narrow = value.astype(np.float32)
     return narrow if np.array_equal(narrow.astype(np.float64), value, equal_nan=True) else value
+
+
+def _stacked(name: str, site: Site) -> dict[str, np.ndarray]:
+    rows = site.stackable
+    layers = np.array([row.layer for row in rows], dtype=np.int64)
+    return {name: np.array([row.values for row in rows], dtype=np.float64), f"{name}.layers": layers}
 
 
 def _key(name: str) -> str:

@@ -47,12 +47,18 @@ class Picture:
 
 @dataclass(frozen=True)
 class Null:
-    """The same sweep for tables that do not turn: mean and standard deviation over draws."""
+    """The same sweep for tables that do not turn: mean, standard deviation and range over draws."""
 
     words: str
     mean: Sweep
     std: Sweep
+    least: Sweep
+    most: Sweep
+    """smallest and largest of all draws, number by number"""
     draws: int
+
+    def __repr__(self) -> str:
+        return f"Null({self.words}: net {self.least.net:.0f} to {self.most.net:.0f} degrees)"
 
 
 def picture(rows: Matrix) -> Picture:
@@ -85,7 +91,8 @@ def rank1_null(rows: Matrix, shared: Shared, draws: int = 50, seed: int = 0) -> 
     sweeps = [sweep(_axes(_centred(noisy_gram(shared.size, size, rows.shape[1], rng)))[0]) for _ in range(draws)]
     values = np.array([list(asdict(s).values()) for s in sweeps])
     words = f"one shared direction plus each layer's own amount of noise ({draws} draws)"
-    return Null(words, Sweep(*values.mean(axis=0).tolist()), Sweep(*values.std(axis=0).tolist()), draws)
+    over = [Sweep(*f(values, axis=0).tolist()) for f in (np.mean, np.std, np.min, np.max)]
+    return Null(words, *over, draws)
 
 
 def noisy_gram(along: Matrix, noise: Matrix, d: int, rng: np.random.Generator) -> Matrix:

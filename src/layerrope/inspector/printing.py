@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 Line = Mapping[str, Any]
 
-#: Columns that hold a stranger's words are cut at so many characters.
+#: Columns that hold a stranger's words are shortened to so many characters.
 WIDEST = {"site": 24, "role": 24, "model": 24}
+#: Columns of words, and those that say what a line is about.
+WORDS = frozenset({"site", "role", "part", "model", "name", "best law", "fault", "convention"})
+LEADING = frozenset({"site", "role", "part", "model", "layer", "its_layer"})
 
 
 def print_inspections(inspections: Sequence[Inspection], layers: bool = False) -> None:
@@ -28,7 +31,7 @@ def print_inspections(inspections: Sequence[Inspection], layers: bool = False) -
     for inspection in inspections:
         _print_model(inspection)
         if layers:
-            columns = ("role", "layer", "rms", "mean", "l2", "min", "max", "negative", "zero", "fault")
+            columns = ("role", "part", "layer", "rms", "mean", "l2", "min", "max", "negative", "zero", "fault")
             print_table("Every layer", inspection.layer_rows(), columns)
     if len(inspections) > 1:
         _print_comparison(inspections, by_depth=layers or len(inspections) == 2)
@@ -38,10 +41,17 @@ def print_faults(inspections: Sequence[Inspection]) -> None:
     """Broken and untouched norms, or that there are none."""
     for inspection in inspections:
         if inspection.faults:
-            columns = ("role", "layer", "fault", "name")
-            print_table(f"{inspection.label}: broken or untouched", inspection.faults, columns)
+            columns = ("role", "part", "layer", "fault", "name")
+            print_table(f"{inspection.label}: broken, untouched or missing", inspection.faults, columns)
         else:
-            note(f"{inspection.label}: every norm is finite, and none is all zeros or all ones")
+            note(f"{inspection.label}: every norm is finite, none is all zeros or all ones, {_complete(inspection)}")
+
+
+def _complete(inspection: Inspection) -> str:
+    table = inspection.table
+    if table.depth is None:
+        return "and no layer between others is missing (the configuration names no depth)"
+    return f"and none of the configured {table.depth} layers is missing"
 
 
 def _print_model(inspection: Inspection) -> None:
@@ -77,7 +87,7 @@ def _growth(row: Line) -> dict[str, Any]:
     low, high = row.get("beta_low"), row.get("beta_high")
     return {
         "site": row["site"],
-        "layers": row["layers"],
+        "layers": _layers(row),
         "d": row["d"],
         "c": row.get("c"),
         "beta": _fixed(row.get("beta")),
@@ -88,8 +98,14 @@ def _growth(row: Line) -> dict[str, Any]:
     }
 
 
+def _layers(row: Line) -> str:
+    """Layers fitted of those present of those expected, each only where it differs."""
+    counts = [row["fitted"] or row["layers"], row["layers"], row["expected"]]
+    return " of ".join(map(str, dict.fromkeys(counts)))
+
+
 def _direction(row: Line) -> dict[str, Any]:
-    null, spread = row["swept_null"], row["swept_null_std"]
+    low, high = row["swept_null_least"], row["swept_null_most"]
     return {
         "site": row["site"],
         "largest": _fixed(row["largest_angle"], 1),
@@ -97,9 +113,8 @@ def _direction(row: Line) -> dict[str, Any]:
         "rank-1": _fixed(row["rank1"], 4),
         "stress": _fixed(row["stress"], 3),
         "swept": _fixed(row["swept"], 0),
-        "(null)": MISSING if null is None else f"({null:.0f}±{spread:.0f})",
-        "folded": _fixed(row["folded"], 0),
-        "(null) ": MISSING if null is None else f"({row['folded_null']:.0f})",
+        "(null)": MISSING if low is None else f"({low:.0f} to {high:.0f})",
+        "it is": MISSING if low is None else "within" if low <= row["swept"] <= high else "outside",
     }
 
 
@@ -126,12 +141,24 @@ def _print_comparison(inspections: Sequence[Inspection], by_depth: bool) -> None
     labels = [i.label for i in inspections]
     short = dict(zip(labels, short_labels(labels), strict=True))
     print_table("Side by side", [{**_side(r), "model": short[r["model"]]} for r in both.site_rows])
+    print_table(f"Against {short[labels[0]]}, over all layers", [_apart(r, short) for r in both.role_rows])
     if by_depth:
         columns = ("site", "model", "layer", "its_layer", "rms", "its_rms", "ratio", "angle")
         rows = [{**r, "model": short[r["model"]]} for r in both.layer_rows]
         print_table(f"Against {short[labels[0]]}, by role and depth", rows, columns)
     for role, labels in both.only_in.items():
         note(f"only in {', '.join(labels)}: {role}")
+
+
+def _apart(row: Line, short: Mapping[str, str]) -> dict[str, Any]:
+    low, high = row["ratio_least"], row["ratio_most"]
+    return {
+        "site": row["site"],
+        "model": short[row["model"]],
+        "ratio of RMS": MISSING if low is None else f"{low:.3f} to {high:.3f}",
+        "largest angle": _fixed(row["largest_angle"], 2),
+        "largest difference": row["largest_difference"],
+    }
 
 
 def _side(row: Line) -> dict[str, Any]:
@@ -149,15 +176,50 @@ def _side(row: Line) -> dict[str, Any]:
 
 
 def print_table(title: str, rows: Sequence[Line], columns: Sequence[str] | None = None) -> None:
-    """A table with those of `columns` (by default all) in which anything stands."""
+    """A table with those of `columns` (by default all) in which anything stands.
+
+    Long names are shortened in their middle. What does not fit the terminal's width side by side goes into a second
+    table below, under the same leading columns: no number is ever cut.
+    """
     names = columns or list(dict.fromkeys(name for row in rows for name in row))
     present = [n for n in names if any(row.get(n) not in (None, MISSING) for row in rows)]
-    table = Table(title=escape(title), title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for name in present:
-        words = name in {"site", "role", "model", "name", "best law", "fault", "convention"}
-        justify = "left" if words else "right"
-        table.add_column(name.replace("_", " "), justify=justify, no_wrap=name != "name", max_width=WIDEST.get(name))
-    for row in rows:
-        table.add_row(*(escape(show(row.get(name))) for name in present))
+    cells = {n: [shortened(show(row.get(n)), WIDEST.get(n)) for row in rows] for n in present}
     out.print()
-    out.print(table)
+    for number, group in enumerate(side_by_side({n: _width(n, cells[n]) for n in present}, out.width)):
+        more = " (more columns)" if number else ""
+        table = Table(title=escape(title + more), title_justify="left", title_style="bold", box=None, pad_edge=False)
+        for name in group:
+            justify = "left" if name in WORDS else "right"
+            table.add_column(name.replace("_", " "), justify=justify, no_wrap=name != "name", overflow="fold")
+        for row in zip(*(cells[n] for n in group), strict=True):
+            table.add_row(*map(escape, row))
+        out.print(table)
+
+
+def shortened(text: str, most: int | None) -> str:
+    """`text` in at most `most` characters: its middle gives way, since the ends of a name tell most."""
+    if most is None or len(text) <= most:
+        return text
+    tail = (most - 1) * 2 // 3
+    return f"{text[: most - 1 - tail]}…{text[-tail:]}"
+
+
+def side_by_side(widths: Mapping[str, int], limit: int) -> list[list[str]]:
+    """The columns of `widths` in groups that fit `limit` characters; each group begins with those of `LEADING`."""
+    leading = [n for n in widths if n in LEADING]
+    start = sum(widths[n] + 2 for n in leading)
+    groups: list[list[str]] = [[]]
+    room = limit - start
+    for name in (n for n in widths if n not in LEADING):
+        if groups[-1] and widths[name] > room:
+            groups.append([])
+            room = limit - start
+        groups[-1].append(name)
+        room -= widths[name] + 2
+    return [leading + group for group in groups]
+
+
+def _width(name: str, cells: Sequence[str]) -> int:
+    """What a column takes; a tensor's name may be folded, so 24 characters of it are enough."""
+    width = max([len(name), *map(len, cells)])
+    return min(width, 24) if name == "name" else width

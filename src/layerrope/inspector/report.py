@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from layerrope.inspector.compare import compare, short_labels
 from layerrope.inspector.figures import charts, comparison_charts, control_figure
 from layerrope.inspector.words import site_verdict
@@ -97,7 +99,7 @@ def _model(page: Page, inspection: Inspection, several: bool) -> None:
     for note in table.notes:
         page.note(note)
     if inspection.faults:
-        page.table(inspection.faults, "Broken or untouched tensors")
+        page.table(inspection.faults, "Broken, untouched or missing tensors")
     figures = charts(inspection)
     _growth(page, inspection, figures)
     _direction(page, inspection, figures)
@@ -149,7 +151,7 @@ def _direction_rows(report: Any) -> list[dict[str, Any]]:
                     "largest": view.angles.largest,
                     "between": view.angles.largest_pair,
                     "first to last": view.angles.first_to_last,
-                    "median step": float(sorted(view.angles.steps)[len(view.angles.steps) // 2]),
+                    "median step": float(np.nanmedian(view.angles.steps)),
                     "rank-1 share": view.rank1,
                     "of unit rows": view.rank1_unit,
                     "largest of |g|": view.largest_angle_abs,

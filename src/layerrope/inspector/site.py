@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,10 @@ class View:
     picture: Picture
     fit: GainFit
 
+    def __repr__(self) -> str:
+        largest = f"largest angle {self.angles.largest:.1f}°"
+        return f"View({len(self.layers)} layers, beta {self.power.beta:.3f}, {largest}, rank-1 {self.rank1:.4f})"
+
 
 @dataclass(frozen=True)
 class SiteReport:
@@ -54,7 +58,7 @@ class SiteReport:
     site: Site
     d: int
     left_out: tuple[int, ...]
-    """layers that enter no fit: broken, all zeros, or of another width"""
+    """layers that enter no fit: broken, all zeros, all ones among trained ones, or of another width"""
     whole: View | None
     """None outside `FEWEST` to `MOST` usable layers, or where every gain is one"""
     later: View | None
@@ -62,6 +66,10 @@ class SiteReport:
     outliers: Outliers | None
     null: Null | None
     """the sweep of the picture for a table that does not turn"""
+
+    def __repr__(self) -> str:
+        fitted = f"fitted on {len(self.whole.layers)}" if self.whole else "not fitted"
+        return f"SiteReport({self.site!r}, {fitted})"
 
     @property
     def of_the_stream(self) -> bool:
@@ -134,5 +142,8 @@ def _view(rows: Matrix, layers: Any, base: float, shuffles: int, seed: int, rota
 
 
 def _by_layer(turn: Angles, layers: Any) -> Angles:
+    """`turn` by layer number. A step over a layer that is missing or left out is no step: NaN."""
     a, b = turn.largest_pair
-    return Angles(**{**turn.__dict__, "largest_pair": (int(layers[a]), int(layers[b]))})
+    gaps = np.diff(layers)
+    steps = np.where(gaps == gaps.min(), turn.steps, np.nan) if len(gaps) else np.empty(0)
+    return replace(turn, largest_pair=(int(layers[a]), int(layers[b])), steps=tuple(steps.tolist()))

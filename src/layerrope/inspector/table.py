@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layerrope.errors import InputError
-from layerrope.inspector.health import fault, folded_sites, stored_as
-from layerrope.norm_sites import MODEL_TYPES, ROLES, NormTensor, find_norms, role_words
+from layerrope.inspector.health import bf16_exact, exact_in, fault, folded_sites
+from layerrope.norm_sites import ABSENT, MODEL_TYPES, ROLES, STREAM_ROLES, NormTensor, find_norms, role_words
 from layerrope.tensors.blobs import printable
 
 Vector: TypeAlias = NDArray[np.float64]
@@ -21,6 +21,8 @@ Matrix: TypeAlias = NDArray[np.float64]
 
 #: A vector longer than this is no norm gain.
 WIDEST = 1 << 20
+#: A configured depth beyond this is not believed, so nothing is called missing by it.
+DEEPEST = 4096
 
 
 class Info(Protocol):
@@ -28,6 +30,9 @@ class Info(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> str: ...
 
 
 class Source(Protocol):
@@ -50,10 +55,12 @@ class Row:
 
     layer: int
     name: str
-    values: Vector
+    values: Vector = field(repr=False)
     fault: str | None
-    stored: str
-    """narrowest float that holds the stored values: bf16, fp16 or fp32"""
+    exact_in: str
+    """narrowest float that holds the stored values exactly: bf16, fp16, fp32 or fp64"""
+    stored: str = "computed"
+    """dtype in the file (F32, BF16, ...), or "computed" for a row of a gain table"""
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,16 @@ class Site:
     """w, 1+w, raw, or computed (from a gain table)"""
     reason: str
     warnings: tuple[str, ...] = ()
+    missing: tuple[int, ...] = ()
+    """layers that the model has and the file lacks here"""
+
+    def __repr__(self) -> str:
+        return f"Site({self.role}: {len(self.rows)} layers, {self.convention})"
+
+    @property
+    def expected(self) -> int:
+        """Layers there should be."""
+        return len(self.rows) + len(self.missing)
 
     @property
     def words(self) -> str:
@@ -79,10 +96,18 @@ class Site:
 
     @cached_property
     def usable(self) -> tuple[Row, ...]:
-        """The rows that can enter a fit: finite, not all zeros, of the commonest width."""
-        fine = [r for r in self.rows if r.fault in (None, "all ones") and r.values.size]
-        width = Counter(r.values.size for r in fine).most_common(1)
-        return tuple(r for r in fine if r.values.size == width[0][0])
+        """The rows that can enter a fit: finite, not all zeros, of the commonest width.
+
+        Rows of ones among trained ones were not trained and stay out too; in a computed table they may be right.
+        """
+        trained = self.convention != "computed" and any(r.fault is None for r in self.rows)
+        fine = (None,) if trained else (None, "all ones")
+        return _of_one_width([r for r in self.rows if r.fault in fine])
+
+    @cached_property
+    def stackable(self) -> tuple[Row, ...]:
+        """All rows of the commonest width, broken ones included."""
+        return _of_one_width(self.rows)
 
     @cached_property
     def layers(self) -> NDArray[np.int64]:
@@ -93,6 +118,12 @@ class Site:
     def matrix(self) -> Matrix:
         """The usable rows, (L, d) in float64."""
         return np.array([row.values for row in self.usable], dtype=np.float64)
+
+
+def _of_one_width(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Those of `rows` that have the commonest width above 0."""
+    widths = Counter(r.values.size for r in rows if r.values.size).most_common(1)
+    return tuple(r for r in rows if widths and r.values.size == widths[0][0])
 
 
 @dataclass(frozen=True)
@@ -109,6 +140,8 @@ class GainTable:
     """role -> the one vector of a norm outside the layers (its `layer` is -1)"""
     biases: dict[str, Site]
     """role -> LayerNorm biases, kept apart from the gains"""
+    single_biases: dict[str, Row] = field(default_factory=dict)
+    """role -> the bias of a norm outside the layers"""
     notes: tuple[str, ...] = ()
     scalars: dict[str, dict[str, float]] = field(default_factory=dict)
     """site -> learned scalars, for a LayerRoPE run of this package"""
@@ -116,17 +149,30 @@ class GainTable:
     """the run's own spectrum base"""
     spent: tuple[int, int] = (0, 0)
     """bytes and requests"""
+    depth: int | None = None
+    """layers that the configuration names"""
+
+    def __repr__(self) -> str:
+        return f"GainTable({self.label!r}: {self.architecture}, {', '.join(map(repr, self.sites.values()))})"
 
     @property
     def faults(self) -> list[dict[str, Any]]:
-        """Every broken or untouched tensor, with its role, layer and fault."""
-        rows = [(site.role, row) for sites in (self.sites, self.biases) for site in sites.values() for row in site.rows]
-        rows += list(self.singles.items())
+        """Every broken, untouched or missing tensor: role, part (gain or bias), layer, name (None: missing), fault."""
+        parts = (("gain", self.sites, self.singles), ("bias", self.biases, self.single_biases))
         return [
-            {"role": role, "layer": None if row.layer < 0 else row.layer, "name": row.name, "fault": row.fault}
-            for role, row in rows
-            if row.fault is not None
+            {"role": role, "part": part, "layer": layer, "name": name, "fault": fault}
+            for part, sites, singles in parts
+            for role, layer, name, fault in [*_site_faults(sites.values()), *_single_faults(singles)]
         ]
+
+
+def _site_faults(sites: Iterable[Site]) -> list[tuple[str, int | None, str | None, str]]:
+    found = [(s.role, r.layer, r.name, r.fault) for s in sites for r in s.rows if r.fault]
+    return [*found, *((s.role, layer, None, "missing") for s in sites for layer in s.missing)]
+
+
+def _single_faults(singles: Mapping[str, Row]) -> list[tuple[str, int | None, str | None, str]]:
+    return [(role, None, row.name, row.fault) for role, row in singles.items() if row.fault]
 
 
 def read_table(source: Source, architecture: str | None = None) -> GainTable:
@@ -150,16 +196,22 @@ def read_table(source: Source, architecture: str | None = None) -> GainTable:
         why = found.notes[0] if found.notes else "no tensor is called like a norm"
         raise InputError(f"{source.label} has no norm gains to inspect: {why}")
     values = source.read(norm.name for norm in norms)
-    rows = [(norm, _row(norm, values[norm.name])) for norm in norms]
+    rows = [(norm, _row(norm, values[norm.name], source.names[norm.name].dtype)) for norm in norms]
+    gains = _sites([(n, r) for n, r in rows if n.part == "gain" and n.layer is not None])
+    if not all(info.dtype in ("F32", "F64") for info in source.names.values()):
+        gains = _with_folds(gains)
+    depth = _configured_depth(source.config)
     table = GainTable(
         label=source.label,
         format=source.format,
         architecture=printable(found.architecture),
         known=found.known,
-        sites=_sites([(n, r) for n, r in rows if n.part == "gain" and n.layer is not None]),
+        sites=_with_gaps(gains, depth, found.architecture) if found.known else gains,
         singles={n.role: r for n, r in reversed(rows) if n.part == "gain" and n.layer is None},
         biases=_sites([(n, r) for n, r in rows if n.part == "bias" and n.layer is not None]),
+        single_biases={n.role: r for n, r in reversed(rows) if n.part == "bias" and n.layer is None},
         notes=tuple(notes),
+        depth=depth,
         spent=_spent(source),
     )
     return with_gains(table, source) if has_gains(source) else table
@@ -197,44 +249,78 @@ def _in_range(
 
 
 def _configured_depth(config: Mapping[str, Any]) -> int | None:
+    """The depth that a configuration (config.json, or GGUF's metadata) names, under whichever of its names."""
     text = config.get("text_config")
+    block_count = f"{config.get('general.architecture')}.block_count"
+    names = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", block_count)
     for place in (text if isinstance(text, Mapping) else {}, config):
-        depth = place.get("num_hidden_layers")
-        if isinstance(depth, int) and not isinstance(depth, bool) and depth > 0:
-            return depth
+        for depth in map(place.get, names):
+            if isinstance(depth, int) and not isinstance(depth, bool) and depth > 0:
+                return depth
     return None
 
 
-def _row(norm: NormTensor, stored: NDArray[Any]) -> Row:
+def _with_gaps(sites: dict[str, Site], depth: int | None, architecture: str) -> dict[str, Site]:
+    """`sites` with the layers that are missing from each site of the stream, which every layer has.
+
+    Without a configured depth the deepest layer found stands in for it. This package's own schemes may place a norm
+    in some layers only, so nothing is called missing there.
+    """
+    stream = {role: site for role, site in sites.items() if role in STREAM_ROLES}
+    if not stream or architecture == "layerrope" or (depth or 0) > DEEPEST:
+        return sites
+    deep = depth or min(max(row.layer for site in stream.values() for row in site.rows) + 1, DEEPEST)
+    return {**sites, **{role: _with_gap(site, deep, architecture) for role, site in stream.items()}}
+
+
+def _with_gap(site: Site, depth: int, architecture: str) -> Site:
+    present = {row.layer for row in site.rows} | ABSENT.get((architecture, site.role), frozenset())
+    return replace(site, missing=tuple(layer for layer in range(depth) if layer not in present))
+
+
+def _row(norm: NormTensor, stored: NDArray[Any], dtype: str) -> Row:
     flat = np.asarray(stored).reshape(-1)
     values = norm.gain(flat.astype(np.float64))
     layer = -1 if norm.layer is None else norm.layer
-    return Row(layer, printable(norm.name), values, fault(values, norm.part == "gain"), stored_as(flat))
+    return Row(
+        layer, printable(norm.name), values, fault(values, norm.part == "gain"), exact_in(flat), printable(dtype)
+    )
 
 
 def _sites(rows: Sequence[tuple[NormTensor, Row]]) -> dict[str, Site]:
     grouped: dict[str, dict[int, tuple[NormTensor, Row]]] = {}
     for norm, row in rows:
         grouped.setdefault(norm.role, {}).setdefault(row.layer, (norm, row))
-    kinds = {role_words(role): [r.stored for _, r in group.values()] for role, group in grouped.items()}
-    folded = folded_sites(kinds) if rows and rows[0][0].part == "gain" else {}
     order = {role: i for i, role in enumerate(ROLES)}
     sites = {}
     for role in sorted(grouped, key=lambda r: (order.get(r, len(order)), r)):
         group = [grouped[role][layer] for layer in sorted(grouped[role])]
-        sites[role] = _site(role, group, folded.get(role_words(role)))
+        sites[role] = _site(role, group)
     return sites
 
 
-def _site(role: str, group: Sequence[tuple[NormTensor, Row]], folded: str | None) -> Site:
+def _with_folds(sites: dict[str, Site]) -> dict[str, Site]:
+    """`sites` with a warning at those that a quantiser's scales were folded into."""
+    spread = {s.role: [r for r in s.rows if r.fault is None and np.ptp(r.values) > 0] for s in sites.values()}
+    folded = folded_sites({role_words(role): [trained_in(r) for r in rows] for role, rows in spread.items()})
+    return {
+        role: replace(site, warnings=(*site.warnings, f"not the trained gain: {folded[site.words]}"))
+        if site.words in folded
+        else site
+        for role, site in sites.items()
+    }
+
+
+def trained_in(row: Row) -> str:
+    """`Row.exact_in`, but a gain that a converter wrote as 1 + w counts as bf16 where w is."""
+    return "bf16" if bf16_exact(row.values - 1) == 1 else row.exact_in
+
+
+def _site(role: str, group: Sequence[tuple[NormTensor, Row]]) -> Site:
     norm, _ = group[0]
     warnings = []
-    ones = sum(row.fault == "all ones" for _, row in group)
-    if ones:
-        which = "every gain is exactly one" if ones == len(group) else f"{ones} of {len(group)} layers are all ones"
-        warnings.append(f"{which}: probably untrained")
-    if folded:
-        warnings.append(f"not the trained gain: {folded}")
+    if all(row.fault == "all ones" for _, row in group):
+        warnings.append("every gain is exactly one, so it is probably untrained")
     widths = sorted({row.values.size for _, row in group})
     if len(widths) > 1:
         warnings.append(f"layers have different widths ({', '.join(map(str, widths))}): the commonest enters the fits")

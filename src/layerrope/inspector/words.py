@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from layerrope.inspector.cautions import fault_words, layer_words
 from layerrope.inspector.depth_law import Law
 from layerrope.inspector.gain_fit import LEVEL, GainFit
 from layerrope.inspector.site import MOST, SiteReport, View
 from layerrope.norm_sites import STREAM_ROLES, role_words
 
+NOTHING = "No site has enough usable layers to say anything about depth."
+
 #: A difference of AICc below this says nothing (Burnham and Anderson 2002, section 2.6).
 TELLING = 2.0
+#: Degrees between the two layers furthest apart below which a direction hardly turns.
+HARDLY = 15.0
+#: An exponent that moves further than this without layer 0 is said to.
+MOVES = 0.1
 
 
 def site_verdict(report: SiteReport) -> str:
@@ -21,22 +29,31 @@ def site_verdict(report: SiteReport) -> str:
     if report.whole is None:
         usable = len(report.site.rows) - len(report.left_out)
         amount = "many to be measured" if usable > MOST else "few to say anything about depth"
-        return f"{_capital(report.site.words)}: {usable} usable layers are too {amount}."
+        return " ".join(
+            [f"{_capital(report.site.words)}: {usable} usable layers are too {amount}.", *_cautions(report)]
+        )
     return " ".join([growth(report), direction(report), turning(report.whole.fit), *_cautions(report)])
 
 
-def model_verdict(reports: Sequence[SiteReport]) -> str:
-    """Two or three sentences on a whole model, from the sites of the stream."""
+def model_verdict(reports: Sequence[SiteReport], faults: Sequence[Mapping[str, Any]] = ()) -> str:
+    """A few sentences on a whole model, from the sites of the stream, and what to be careful about.
+
+    Args:
+        reports: of every site.
+        faults: `GainTable.faults`, each named with its site and layers.
+    """
     told = [r for r in reports if r.whole is not None]
     stream = [r for r in told if r.site.role in STREAM_ROLES] or told
-    if not stream and any(r.site.untrained for r in reports):
+    if not stream and reports and all(r.site.untrained for r in reports):
         return "Every gain is exactly one: the norms are probably untrained and say nothing about depth."
-    if not stream:
-        return "No site has enough usable layers to say anything about depth."
-    cautions = sorted({w for r in reports for w in r.site.warnings})
+    words = [_all_growth(stream), _all_direction(stream), _all_turning(stream)] if stream else [NOTHING]
+    words += _beside(reports, stream)
     raw = ["the architecture is unknown, so values are raw"] if any(r.site.convention == "raw" for r in stream) else []
-    words = [_all_growth(stream), _all_direction(stream), _all_turning(stream)]
-    return " ".join([*words, *([f"Caution: {'; '.join(raw + cautions)}."] if raw or cautions else [])])
+    untrained = {r.site.role for r in reports if r.site.untrained}
+    broken = fault_words(f for f in faults if not (f["part"] == "gain" and f["role"] in untrained))
+    cautions = [*raw, *(f"{r.site.words}: {w}" for r in reports for w in r.site.warnings), *broken]
+    out = ["what is broken or untouched is left out of the fits"] if broken and stream else []
+    return " ".join([*words, *([f"Caution: {'; '.join([*cautions, *out])}."] if cautions else [])])
 
 
 def growth(report: SiteReport) -> str:
@@ -49,7 +66,20 @@ def growth(report: SiteReport) -> str:
     if _trend(report.whole) == "show no clear trend with depth":
         trend = f"show no clear trend with depth (exponent {fixed(power.beta)}, {within.rstrip(', ')})"
     without = f"; without layer 0 the exponent is {fixed(report.later.power.beta)}" if report.later else ""
+    if report.later and law_changes(report):
+        without += f" and {_best_law(report.later.laws)}"
     return f"{_capital(report.site.words)} gains {trend}{without}; {_best_law(report.whole.laws)}."
+
+
+def law_changes(report: SiteReport) -> bool:
+    """Does another law fit best, by a telling distance, once layer 0 is left out?"""
+    if report.whole is None or report.later is None:
+        return False
+    before, after = next(iter(report.whole.laws)), next(iter(report.later.laws.values()))
+    old = report.later.laws[before]
+    if after.name == before or after.aicc is None or old.aicc is None:
+        return False
+    return old.aicc - after.aicc >= TELLING
 
 
 def _trend(view: View) -> str:
@@ -135,9 +165,20 @@ def share(value: float) -> str:
 
 
 def _cautions(report: SiteReport) -> list[str]:
-    words = [f"Caution: {w}." for w in report.site.warnings]
+    site = report.site
+    words = [f"Caution: {w}." for w in site.warnings]
+    if site.missing:
+        words.append(f"Caution: {layer_words(site.missing)} of {site.expected} missing from the file.")
     if report.left_out:
-        words.append(f"Layers left out of the fits: {', '.join(map(str, report.left_out))}.")
+        faults = {r.layer: r.fault or "another width" for r in site.rows}
+        groups: dict[str, list[int]] = {}
+        for layer in report.left_out:
+            groups.setdefault(faults[layer], []).append(layer)
+        told = "; ".join(f"{layer_words(layers)} ({why})" for why, layers in groups.items())
+        words.append(f"Left out of the fits: {told}.")
+    if report.whole and len(report.whole.layers) < site.expected:
+        present = f" of {len(site.rows)} present" if site.missing and report.left_out else ""
+        words.append(f"Fitted on {len(report.whole.layers)}{present} of {site.expected} layers.")
     if report.site.convention == "raw":
         words.append("Values are raw: whether the norm multiplies by w or by 1 + w is not known.")
     return words
@@ -153,7 +194,31 @@ def _all_growth(reports: Sequence[SiteReport]) -> str:
         exponents = _joined([fixed(r.whole.power.beta) for r in members if r.whole])
         noun = "exponents" if len(members) > 1 else "exponent"
         parts.append(f"the gains of {_joined([_name(r) for r in members])} {trend} ({noun} {exponents})")
-    return f"Over {_depths(reports)} layers {_joined(parts)}."
+    return " ".join([f"Over {_depths(reports)} layers {_joined(parts)}.", *_without_first(reports)])
+
+
+def _without_first(reports: Sequence[SiteReport]) -> list[str]:
+    """What layer 0 alone decides: exponents that move by more than `MOVES`, and laws that change."""
+    told = []
+    for r in reports:
+        if r.whole is None or r.later is None:
+            continue
+        law = f"the {next(iter(r.later.laws))} law fits best instead of the {next(iter(r.whole.laws))} one"
+        parts = [law] if law_changes(r) else []
+        if abs(r.later.power.beta - r.whole.power.beta) > MOVES:
+            parts.insert(0, f"the exponent is {fixed(r.later.power.beta)}")
+        if parts:
+            told.append(f"at {_name(r)} {_joined(parts)}")
+    return [f"Without layer 0, {'; '.join(told)}."] if told else []
+
+
+def _beside(reports: Sequence[SiteReport], stream: Sequence[SiteReport]) -> list[str]:
+    """That norms inside attention are measured but not spoken of here, and why."""
+    names = [_name(r) for r in reports if r.whole is not None and r not in stream]
+    if not names:
+        return []
+    verb = "is" if len(names) == 1 else "are"
+    return [f"{_capital(_joined(names))} {verb} left out of this: a norm inside attention is not on the stream."]
 
 
 def _all_direction(reports: Sequence[SiteReport]) -> str:
@@ -162,10 +227,12 @@ def _all_direction(reports: Sequence[SiteReport]) -> str:
     angle = max(v.angles.largest for v in views if v)
     low, high = f"{shares[0]:.1%}", f"{shares[-1]:.1%}"
     span = low if low == high else f"{low} to {high}"
-    held = "Their direction hardly turns" if angle < 45 and shares[0] > 0.9 else "Their direction changes with depth"
+    held = "Their direction hardly turns" if angle < HARDLY else "Their direction turns"
     where = " after layer 0" if any(r.later for r in reports) else ""
     shared = f"one shared vector holds {span} of the squared gains"
-    return f"{held}{where}: {shared} and no two layers are more than {angle:.1f}° apart."
+    with_first = max(r.whole.angles.largest for r in reports if r.whole)
+    counted = f" ({with_first:.1f}° with layer 0)" if with_first - angle >= 0.1 else ""
+    return f"{held}{where}: {shared} and layers are up to {angle:.1f}° apart{counted}."
 
 
 def _all_turning(reports: Sequence[SiteReport]) -> str:
@@ -198,12 +265,20 @@ def _outcome(fit: GainFit) -> str:
     if fit.identifiable:
         return "more than shuffled channels"
     beaten = fit.p_value is not None and fit.p_value <= LEVEL
-    return "more, but with angles at the edge of the search," if beaten else "no more than it does for shuffled channels"
+    return (
+        "more, but with angles at the edge of the search," if beaten else "no more than it does for shuffled channels"
+    )
 
 
 def _depths(reports: Sequence[SiteReport]) -> str:
-    counts = sorted({len(r.site.rows) for r in reports})
-    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    """How many layers the fits rest on, and of how many where some are missing or left out."""
+    fitted = _span({len(r.whole.layers) for r in reports if r.whole})
+    expected = _span({r.site.expected for r in reports})
+    return fitted if fitted == expected else f"{fitted} of {expected}"
+
+
+def _span(counts: set[int]) -> str:
+    return str(min(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
 
 
 def _name(report: SiteReport) -> str:
