@@ -247,7 +247,7 @@ def test_ctrl_c_leaves_a_state_that_the_same_command_continues(tmp_path: Path) -
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "run the same command again to continue" in err
+    assert "continue when the same command runs again" in err
     saved = [int(p.name.removeprefix("step-")) for p in tmp_path.glob("*/checkpoints/step-*")]
     assert len(saved) == 1
     assert 0 < saved[0] < 3000

@@ -29,8 +29,8 @@ PURPOSE = Purpose(
     ),
     doubt=(
         "A best rate at the edge of the grid, a rate that is best by less than the spread over seeds, or another start"
-        " of the stream (`--embed-std 0.02`), which the command above takes too. The machine was shared while these runs"
-        " trained: their tokens per second say nothing about the schemes."
+        " of the stream (`--embed-std 0.02`), which the command above takes too. The machine was shared while these"
+        " runs trained: their tokens per second say nothing about the schemes."
     ),
 )
 

@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import importlib
 import io
+import os
 import re
 import sys
 from typing import Any
@@ -86,30 +87,52 @@ def usage() -> str:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code (0 done, 1 a check failed, 2 bad input, 130 interrupted)."""
     words = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character shows its code
     try:
-        if not words or words[0] in {"-h", "--help", "help"}:
-            print(usage())
-            return 0
-        if words[0] in {"--version", "version"}:
-            import layerrope
-
-            print(layerrope.__version__)
-            return 0
-        name = one_of("command", words[0], COMMANDS)
-        module = importlib.import_module(f"layerrope.commands.{name}")
-        command = parse(module.Command, name, words[1:])
-        return int(command.run() or 0)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        code = _run(words)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
-        print("interrupted: run the same command again to continue", file=sys.stderr)
+        print("interrupted; train, compare and study continue when the same command runs again", file=sys.stderr)
         return 130
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
-    except BrokenPipeError:
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader of our output has gone: nothing is wrong, and nothing is left to say
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except InputError as error:
+        return _refuse(str(error))
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return _refuse(f"{where}{error.strerror or error}: check the path, its rights and the space left")
+    except (MemoryError, OverflowError) as error:
+        return _refuse(
+            f"a number is too large for this machine ({str(error) or 'out of memory'}): choose a smaller one"
+        )
+
+
+def _run(words: list[str]) -> int:
+    if not words or words[0] in {"-h", "--help", "help"}:
+        print(usage())
+        return 0
+    if words[0] in {"--version", "version"}:
+        import layerrope
+
+        print(layerrope.__version__)
+        return 0
+    name = one_of("command", words[0], COMMANDS)
+    module = importlib.import_module(f"layerrope.commands.{name}")
+    return int(parse(module.Command, name, words[1:]).run() or 0)
+
+
+def _refuse(message: str) -> int:
+    """Say on one line what is wrong, with control characters escaped; the exit code."""
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+    print(f"error: {line}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -97,12 +97,18 @@ def _ladder(d_model: int, n_layer: int, n_head: int, d_ff: int) -> ModelConfig:
     )
 
 
+def _micro(d_model: int, n_layer: int) -> ModelConfig:
+    """A LLaMA for CPUs: heads of 32 channels, V = 257 (bytes), T = 128, the ladder's embedding std sqrt(2/5)."""
+    d_ff = -(-8 * d_model // 3 // 8) * 8  # 8/3 of the width, up to a multiple of 8
+    return ModelConfig(n_layer=n_layer, n_head=d_model // 32, d_model=d_model, d_ff=d_ff, embed_std=math.sqrt(2 / 5))
+
+
 tiers: dict[str, ModelConfig] = {
-    "micro": ModelConfig(),
-    "micro-100k": ModelConfig(n_layer=8, n_head=1, d_model=32, d_ff=88),
-    "micro-400k": ModelConfig(n_layer=8),
-    "micro-800k": ModelConfig(n_layer=16),
-    "micro-2m": ModelConfig(n_layer=16, n_head=3, d_model=96, d_ff=256),
+    "micro": _micro(64, 24),
+    "micro-100k": _micro(32, 8),
+    "micro-400k": _micro(64, 8),
+    "micro-800k": _micro(64, 16),
+    "micro-2m": _micro(96, 16),
     "60m": _ladder(512, 8, 8, 1376),
     "130m": _ladder(768, 12, 12, 2048),
     "250m": _ladder(896, 20, 14, 2389),
