@@ -173,6 +173,7 @@ def test_the_difference_from_the_first_is_printed(tmp_path: Path, capsys: pytest
         (["./no/such/folder"], "no such file"),
         (["a", "b", "--save", "x.npz"], "exactly one"),
         (["--nonsense"], "unknown flag"),
+        (["x", "--png", "foo.JPG"], "name a .png file"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_two(
@@ -211,6 +212,8 @@ def test_the_survey_goes_on_past_what_it_cannot_reach(
     captured = capsys.readouterr()
     assert len(json.loads(captured.out)["models"]) == 3
     assert captured.err.count("not reached") == 13
+    assert captured.err.count("no network") == 1
+    assert captured.err.count("for the same reason") == 12
     reachable.clear()
     assert run("--survey") == 2
     assert "none of the survey" in capsys.readouterr().err

@@ -175,6 +175,13 @@ def test_a_server_that_ignores_ranges_sends_a_small_file_once(server: Loopback) 
     assert source.spent.bytes == server.sent == len(data) + len(missing(server.log[0]).body)
 
 
+def test_a_download_of_whole_files_is_said(server: Loopback) -> None:
+    data = safetensors_bytes(wide_model(layers=2))
+    source = open_source(server.put(PATH, data, lambda request: Reply(200, request.data)))
+    assert f"the server ignores byte ranges: a whole file was downloaded, {len(data):,} bytes" in source.notes
+    assert not any("whole" in note for note in open_source(server.put("/n/model.safetensors", data)).notes)
+
+
 def test_a_server_that_ignores_ranges_is_not_followed_into_a_large_file(server: Loopback) -> None:
     large = lambda request: Reply(200, b"\0" * 100_000, declared=13_500_000_000)  # noqa: E731
     with pytest.raises(HttpError, match=r"ignores byte ranges.*download it"):

@@ -266,3 +266,14 @@ def test_what_is_neither_a_path_nor_an_id_asks_no_server(text: str) -> None:
     with pytest.raises(InputError, match="no such file or folder") as caught:
         open_source(text, endpoint="http://127.0.0.1:1")
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(("text", "local"), [("run2", True), ("runs/run2", True), ("elsewhere/run2", False)])
+def test_a_mistyped_folder_is_said_to_be_missing_first(
+    text: str, local: bool, server: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
+        Hub(server).open(text, tmp_path / "cache")
+    assert str(caught.value).startswith(f"no such file or folder: {text}; tried as a Hub id: ") == local

@@ -59,6 +59,10 @@ class Command:
             raise InputError("name at least one model, or --survey for the list (not both)")
         if self.save and (self.survey or len(self.models) != 1):
             raise InputError("--save takes the gains of one model: name exactly one")
+        if self.png:
+            from layerrope.inspector.figures import check_picture_path
+
+            check_picture_path(self.png)
         inspections = self._survey() if self.survey else [self._look(model) for model in self.models]
         if not inspections:
             raise InputError("none of the survey's models could be reached: is there a network?")
@@ -82,10 +86,12 @@ class Command:
     def _survey(self) -> list[Inspection]:
         from layerrope.inspector.survey import survey
 
-        reached = []
+        reached, causes = [], set[str]()
         for one in survey(self._look):
             if one.inspection is None:
-                note(f"{one.id} ({one.family}) not reached: {one.why_not}")
+                said = "for the same reason" if one.cause in causes else one.why_not
+                causes.add(one.cause)
+                note(f"{one.id} ({one.family}) not reached: {said}")
             else:
                 note(f"{one.id} ({one.family}) read")
                 reached.append(one.inspection)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from layerrope.charts import KEEP_SHAPE, PALETTE, save_png
+from layerrope.errors import InputError
 from layerrope.inspector.compare import short_labels
 from layerrope.inspector.mds import Picture, pure_scaling_picture
 from layerrope.inspector.site import SiteReport
@@ -301,9 +302,22 @@ def _spread_chart(report: SiteReport) -> Figure:
     return Figure(chart, caption, f"quantiles of {report.site.words} gains over channels, by layer")
 
 
-def save_pictures(inspections: Sequence[Inspection], path: str | os.PathLike[str]) -> list[Path]:
-    """Draw the charts of `inspections`: one picture if `path` ends in .png, else a file a chart in that folder."""
+#: Endings that name a picture which is not drawn here; any other name without .png is a folder's.
+_OTHER_PICTURES = frozenset([".jpg", ".jpeg", ".svg", ".pdf", ".gif", ".webp", ".tif", ".tiff", ".bmp", ".eps"])
 
+
+def check_picture_path(path: str | os.PathLike[str]) -> None:
+    """Raises InputError where `path` names a kind of picture that is not drawn."""
+    if Path(path).suffix.lower() in _OTHER_PICTURES:
+        raise InputError(f"cannot draw {path}: name a .png file (one picture) or a folder (one .png a chart)")
+
+
+def save_pictures(inspections: Sequence[Inspection], path: str | os.PathLike[str]) -> list[Path]:
+    """Draw the charts of `inspections`: one picture if `path` ends in .png, else a file a chart in that folder.
+
+    Raises InputError for another kind of picture, or where it cannot write.
+    """
+    check_picture_path(path)
     path = Path(path)
     if path.suffix.lower() == ".png":
         return [save_png(_overview(inspections), path)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import resources
@@ -19,6 +20,12 @@ class Surveyed:
     id: str
     inspection: Inspection | None
     why_not: str = ""
+
+    @property
+    def cause(self) -> str:
+        """`why_not` without the model's own name and address: the same for all when the network is down."""
+        without = re.sub(r"https?://\S+?(?=: )", "", self.why_not)
+        return without.replace(self.id, "")
 
 
 def survey_models() -> list[dict[str, str]]:

@@ -88,7 +88,8 @@ class Client:
             except TransportError as error:
                 if final or not error.retry:
                     again = f" (tried {attempt} times)" if attempt > 1 else ""
-                    raise HttpError(f"{shown_url(url)}: {error}{again}; check the network and try again") from error
+                    advice = "" if "check" in str(error) else "; check the network and try again"
+                    raise HttpError(f"{shown_url(url)}: {error}{again}{advice}") from error
                 self._sleep(BACKOFF * 2 ** (attempt - 1))
                 continue
             if answer.status not in _AGAIN or final:

@@ -61,7 +61,17 @@ def open_source(
     hub_id = parse_id(text, revision) if isinstance(source, str) else None
     if hub_id is None or _looks_local(hub_id):
         raise InputError(f"no such file or folder: {printable(text)}")
-    return _Remote(token, endpoint, cache_dir, timeout).open_hub(hub_id)
+    try:
+        return _Remote(token, endpoint, cache_dir, timeout).open_hub(hub_id)
+    except InputError as error:
+        if not _may_be_local(text):
+            raise
+        raise InputError(f"no such file or folder: {printable(text)}; tried as a Hub id: {error}") from error
+
+
+def _may_be_local(text: str) -> bool:
+    """Whether a Hub id may rather be a mistyped path: one word, or in a folder that is here."""
+    return "/" not in text or Path(text).parent.is_dir()
 
 
 def _exists(text: str) -> bool:
@@ -124,7 +134,16 @@ def _together(
     jobs: list[Any] = [(read, ())] + ([(read_config, (place, folder))] if place is not None else [])
     found, *configs = in_parallel(jobs, side_by_side)
     config = found.metadata if found.format == "gguf" else (configs or [{}])[0]
-    return TensorSource(label, found.format, found.entries, config, spent, found.notes)
+    notes = [*found.notes, *_unranged(found)]
+    return TensorSource(label, found.format, found.entries, config, spent, notes)
+
+
+def _unranged(found: Found) -> list[str]:
+    """That whole files were downloaded, where a server knows no ranges."""
+    blobs = {id(e.blob): e.blob for e in found.entries.values()}.values()
+    whole = [b.size for b in blobs if isinstance(b, RemoteFile) and b.came_whole]
+    files = "a whole file was" if len(whole) == 1 else f"{len(whole)} whole files were"
+    return [f"the server ignores byte ranges: {files} downloaded, {sum(whole):,} bytes"] if whole else []
 
 
 @dataclass

@@ -32,6 +32,7 @@ class RemoteFile(Blob):
         self.client, self.url, self.label = client, url, shown_url(url)
         answer = self._first(JSON_HEAD if url.partition("?")[0].endswith(".json") else HEAD)
         self._head, self._version, self.size = answer.body, _version(answer), _size(answer) or 0
+        self.came_whole = answer.status == 200 and self.size > HEAD
         self._at = answer.url  # behind the redirects, so that they are paid once
 
     def read(self, start: int, stop: int) -> bytes:
