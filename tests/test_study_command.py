@@ -67,6 +67,14 @@ def test_the_same_command_trains_nothing_again(made: Path, capsys: pytest.Captur
     assert len(labels) == len(set(labels)) == 16
 
 
+def test_the_report_is_drawn_again_from_the_runs(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = strictly((made / "result.json").read_text())
+    (made / "result.json").unlink()
+    assert cli.main(["report", str(made), "--json"]) == 0
+    assert strictly(capsys.readouterr().out) == before == strictly((made / "result.json").read_text())
+    assert cli.main(["report", str(made), "--picture", "x.png"]) == 2
+
+
 def test_a_lost_run_is_trained_again_alone(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(made, folder)

@@ -42,19 +42,19 @@ class Row:
     seed: str
 
 
-def read_points(source: Path) -> tuple[list[Point], list[str]]:
-    """The points in `source`, and remarks on what was left out.
+def read_points(*sources: Path) -> tuple[list[Point], list[str]]:
+    """The points in all `sources` together, and remarks on what was left out.
 
     Args:
-        source: a CSV file with a header, or the folder of a study.
+        sources: each a CSV file with a header, or the folder of a study. A run that several of them hold counts once.
 
     Raises:
         InputError: neither, a column or a number that is missing or wrong (with its line), or no point at all.
     """
-    rows = _study_rows(source) if source.is_dir() else _csv_rows(source)
-    points, notes = best_rows(rows)
+    rows = [row for source in sources for row in (_study_rows(source) if source.is_dir() else _csv_rows(source))]
+    points, notes = best_rows(list(dict.fromkeys(rows)) if len(sources) > 1 else rows)
     if not points:
-        raise InputError(f"{source} holds no run that reached its end: train it first")
+        raise InputError(f"{', '.join(map(str, sources))} holds no run that reached its end: train it first")
     return points, notes
 
 

@@ -19,9 +19,9 @@ class Command:
     A saving is stated against the best baseline first and against Pre-Norm second.
     """
 
-    source: Positional[Path]
-    """CSV table with the columns scheme, loss and compute (or n_params and tokens), and seed, lr, status where there
-    are some; or the folder of a study. Where a size was trained at several rates its best one counts"""
+    source: Positional[tuple[Path, ...]]
+    """CSV tables with the columns scheme, loss and compute (or n_params and tokens), and seed, lr, status where there
+    are some; or folders of studies. Where a size was trained at several rates its best one counts"""
     form: str = "power"
     """power: a law in training FLOPs; chinchilla: in parameters and tokens"""
     shared_e: bool = True
@@ -76,9 +76,11 @@ class Command:
         from layerrope.scaling_report import FitReport
         from layerrope.scaling_table import read_points
 
+        if not self.source:
+            raise InputError("no table to fit: give a CSV file or the folder of a study")
         if self.resamples < 0:
             raise InputError(f"--resamples must be at least 0: got {self.resamples}")
-        points, notes = read_points(self.source)
+        points, notes = read_points(*self.source)
         for name in self.schemes:
             one_of("scheme of the table", name, schemes_of(points))
         chosen = [p for p in points if not self.schemes or p.scheme in self.schemes]
@@ -93,7 +95,7 @@ class Command:
             resamples=made,
         )
         command = typed(self, "fit", ("json", "png", "html"), positional=("source",))
-        return FitReport(fit, made, found, [*notes, *refused], str(self.source), command)
+        return FitReport(fit, made, found, [*notes, *refused], ", ".join(map(str, self.source)), command)
 
 
 def _show(report: FitReport) -> None:

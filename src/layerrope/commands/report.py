@@ -1,4 +1,4 @@
-"""`layerrope report`: draw the report of a comparison again from the runs in its folder."""
+"""`layerrope report`: draw the report of a comparison or a study again from the runs in its folder."""
 
 from __future__ import annotations
 
@@ -9,21 +9,30 @@ from tyro.conf import Positional
 
 from layerrope import terminal
 from layerrope.commands.compare import show
+from layerrope.commands.study import show_study
+from layerrope.errors import InputError
 from layerrope.report import read_comparison, write_picture, write_report
+from layerrope.studies.reading import read_found
+from layerrope.studies.recipes import RECIPES
+from layerrope.studies.report import write_study_report
+from layerrope.study import read_study
 
 
 @dataclass(frozen=True)
 class Command:
-    """Write report.html, the charts and result.json of a comparison again, from its runs as they are now."""
+    """Write report.html, the charts and result.json of a comparison or a study again, from its runs as they are now."""
 
     folder: Positional[Path]
-    """folder that `layerrope compare` wrote"""
+    """folder that `layerrope compare` or `layerrope study` wrote"""
     picture: Path | None = None
-    """also write loss curves and final losses side by side into this PNG, and for a dark ground into NAME-dark.png"""
+    """of a comparison: also write loss curves and final losses side by side into this PNG, and for a dark ground into
+    NAME-dark.png"""
     json: bool = False
     """print result.json on stdout, and nothing else there"""
 
     def run(self) -> int:
+        if read_study(self.folder).name in RECIPES:
+            return self._study()
         found = read_comparison(self.folder)
         document = write_report(found)
         if self.picture is not None:
@@ -34,3 +43,14 @@ class Command:
         else:
             show(found)
         return 0 if found.table.ranked else 1
+
+    def _study(self) -> int:
+        if self.picture is not None:
+            raise InputError("a study has no picture of its own: its charts are in its folder; drop --picture")
+        found = read_found(self.folder)
+        said, document = write_study_report(found)
+        if self.json:
+            terminal.emit_json(document)
+        else:
+            show_study(found, said.sentences)
+        return 0 if any(group.table.ranked for group in found.groups) else 1

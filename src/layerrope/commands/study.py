@@ -77,7 +77,7 @@ class Command(Ask, _Name):
         if self.json:
             terminal.emit_json(document)
         else:
-            self._show(found, said.sentences)
+            show_study(found, said.sentences)
         return 0 if any(group.table.ranked for group in found.groups) else 1
 
     def _with_text(self, plan: Plan, ask: Ask) -> Plan:
@@ -137,13 +137,15 @@ class Command(Ask, _Name):
         caption = f"{self.name}: hours are on one {self.gpu} at {self.utilisation:.0%} of its peak"
         _console().print(table(cost_rows(found), caption))
 
-    def _show(self, found: Found, sentences: list[str]) -> None:
-        out = _console()
-        out.print(table(setting_rows(found), "Each scheme at its best learning rate (* at the edge of those tried)"))
-        for sentence in sentences:
-            out.print(f"- {escape(sentence)}")
-        folder = escape(str(found.folder))
-        out.print(f"\nreport: {folder}/report.html, every run: {folder}/runs.csv")
+
+def show_study(found: Found, sentences: list[str]) -> None:
+    """The table of settings and the findings on stdout."""
+    out = _console()
+    out.print(table(setting_rows(found), "Each scheme at its best learning rate (* at the edge of those tried)"))
+    for sentence in sentences:
+        out.print(f"- {escape(sentence)}")
+    folder = escape(str(found.folder))
+    out.print(f"\nreport: {folder}/report.html, every run: {folder}/runs.csv")
 
 
 def _console() -> Console:

@@ -17,7 +17,7 @@ def typed(command: Any, name: str, without: tuple[str, ...] = (), positional: tu
         without: fields that do not change the result.
         positional: fields that are given without a flag, first.
     """
-    words = ["layerrope", name, *(str(getattr(command, field)) for field in positional)]
+    words = ["layerrope", name, *(word for field in positional for word in _words(getattr(command, field)))]
     for field in dataclasses.fields(command):
         value = getattr(command, field.name)
         if value != field.default and field.name not in (*without, *positional):
@@ -30,4 +30,8 @@ def _flag(name: str, value: Any) -> Iterator[str]:
         yield f"--{name}" if value else f"--no-{name}"
         return
     yield f"--{name}"
+    yield from _words(value)
+
+
+def _words(value: Any) -> Iterator[str]:
     yield from (f"{v:g}" if isinstance(v, float) else str(v) for v in (value if isinstance(value, tuple) else (value,)))
