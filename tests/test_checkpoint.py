@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -148,10 +149,44 @@ def test_no_pickle_is_ever_opened(tmp_path: Path, name: str, listed: bool) -> No
         path = folder / name
         files["files"][name] = {"bytes": path.stat().st_size, "sha256": checkpoint._hash(path)}
         (folder / "manifest.json").write_text(json.dumps(files))
-    notes: list[str] = []
-    assert run(toy_config(), tmp_path / "run", notes).status == "done"
-    assert len([note for note in notes if str(folder) in note]) == 1
+    metrics = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(InputError, match=rf"{re.escape(str(folder))} cannot be used.*no other checkpoint.*--fresh"):
+        run(toy_config(), tmp_path / "run")
     assert not marker.exists()
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == metrics
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def without_files(step: Path) -> None:
+    rewrite(step / "manifest.json", files={})
+    (step / "model.safetensors").unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (without_files, "does not list model.safetensors"),
+        (lambda step: rewrite(step / "manifest.json", format=99), "has format 99"),
+        (lambda step: rewrite(step / "manifest.json", files=[]), "does not list"),
+        (lambda step: step.rename(step.parent / "step-7"), "state.json is of step 2"),
+    ],
+)
+def test_what_only_looks_like_a_checkpoint_is_refused(
+    tmp_path: Path, spoil: Callable[[Path], None], message: str
+) -> None:
+    spoil(save(tmp_path, 2, filled(2)))
+    path, _, skipped = latest(tmp_path)
+    assert path is None
+    assert message in skipped[0]
+
+
+def test_a_file_that_the_manifest_does_not_list_is_not_opened(tmp_path: Path) -> None:
+    path = save(tmp_path, 2, filled(2))
+    (path / "extra.safetensors").write_bytes(b"no tensors")
+    assert set(load(path).tensors) == {"model", "optimizer", "rng"}
 
 
 def test_a_broken_newest_checkpoint_costs_time_but_no_number(tmp_path: Path) -> None:

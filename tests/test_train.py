@@ -77,6 +77,93 @@ def test_fresh_starts_over_and_leaves_other_files(tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize("theirs", ['{"model_type": "llama"}', "[]", "null", '{"key": 5, "config": {}}', None])
+def test_fresh_removes_nothing_from_a_folder_of_somebody_else(tmp_path: Path, theirs: str | None) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "mine.txt").write_text("mine")
+    (tmp_path / ("result.json" if theirs is None else "config.json")).write_text(theirs or "{}")
+    before = {path: path.is_dir() or path.read_bytes() for path in tmp_path.rglob("*")}
+    for resume in (False, True):
+        with pytest.raises(InputError, match=r"config\.json") as caught:
+            run(toy_config(), tmp_path, resume=resume)
+        assert "--fresh" not in str(caught.value)
+    (tmp_path / "lock").unlink()
+    assert {path: path.is_dir() or path.read_bytes() for path in tmp_path.rglob("*")} == before
+
+
+def test_fresh_leaves_other_files_among_the_checkpoints(tmp_path: Path) -> None:
+    run(toy_config(), tmp_path)
+    (tmp_path / "checkpoints" / "mine.txt").write_text("mine")
+    run(toy_config(steps=3), tmp_path, resume=False)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["mine.txt", "step-3"]
+
+
+def test_files_of_a_run_without_its_config_are_refused(tmp_path: Path) -> None:
+    run(toy_config(), tmp_path)
+    (tmp_path / "config.json").unlink()
+    for name in ("result.json", "metrics.jsonl", "checkpoints"):
+        with pytest.raises(InputError, match=f"has {name} but no config.json"):
+            run(toy_config(lr=0.5), tmp_path)
+        (tmp_path / name).rename(tmp_path / f"old {name}")
+    assert run(toy_config(lr=0.5), tmp_path).status == "done"
+
+
+def test_results_and_checkpoints_of_another_run_are_refused(tmp_path: Path) -> None:
+    run(toy_config(), tmp_path / "a")
+    run(toy_config(lr=0.5), tmp_path / "b")
+    (tmp_path / "a" / "config.json").write_bytes((tmp_path / "b" / "config.json").read_bytes())
+    with pytest.raises(InputError, match=r"result\.json is the result of another run"):
+        run(toy_config(lr=0.5), tmp_path / "a")
+    (tmp_path / "a" / "result.json").unlink()
+    with pytest.raises(InputError, match="step-12 is of another run"):
+        run(toy_config(lr=0.5), tmp_path / "a")
+
+
+def test_a_run_resumed_with_other_rounding_is_read_again(tmp_path: Path) -> None:
+    run(toy_config(), tmp_path, stop=until(3))
+    done = run(toy_config(micro_batch=2), tmp_path)
+    assert run(toy_config(), tmp_path) == run(toy_config(micro_batch=2), tmp_path) == done
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"config": []}, "config is not an object"),
+        ({"config": None}, "config is not an object"),
+        ({"data": 5}, "data is not an object"),
+        ({"data": None}, "data is not an object"),
+        ({"key": None}, "key is not a text"),
+    ],
+)
+def test_a_config_json_of_another_shape_is_refused_by_field(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    run(toy_config(), tmp_path, stop=until(3))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(InputError, match=message):
+        run(toy_config(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change", [{"status": "fine"}, {"status": 3}, {"step": "x"}, {"val_loss": "low"}, {"seconds": None}]
+)
+def test_a_result_of_another_shape_is_refused_by_field(tmp_path: Path, change: dict[str, Any]) -> None:
+    run(toy_config(), tmp_path)
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(InputError, match=rf"result\.json.*{next(iter(change))}"):
+        run(toy_config(), tmp_path)
+
+
+def test_metrics_that_are_a_folder_are_refused(tmp_path: Path) -> None:
+    run(toy_config(), tmp_path, stop=until(3))
+    (tmp_path / "metrics.jsonl").unlink()
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(InputError, match=r"metrics\.jsonl"):
+        run(toy_config(), tmp_path)
+
+
 # ---------------------------------------------------------------------------------------------------------- resume
 class Counted(Toy):
     """Remembers which steps were asked for."""
@@ -169,7 +256,9 @@ def test_optimiser_state_that_is_missing_is_an_error(tmp_path: Path) -> None:
         run(toy_config(), tmp_path)
 
 
-@pytest.mark.parametrize("change", [{"stateless": None}, {"stepz": 3}, {"stateless": ["x"], "steps": 3}])
+@pytest.mark.parametrize(
+    "change", [{"stateless": None}, {"stateless": 3}, {"stepz": 3}, {"tail": None}, {"tail": [0.0, "x"]}]
+)
 def test_a_sound_checkpoint_with_other_contents_is_refused_in_one_line(tmp_path: Path, change: dict[str, Any]) -> None:
     from layerrope import checkpoint
 
@@ -177,8 +266,7 @@ def test_a_sound_checkpoint_with_other_contents_is_refused_in_one_line(tmp_path:
     folder = tmp_path / "checkpoints"
     found = checkpoint.load(folder / "step-3")
     (folder / "step-3").rename(folder / "old")
-    tensors = {"model": found.tensors["model"]} if "steps" in change else found.tensors
-    checkpoint.save(folder, 3, checkpoint.Checkpoint(tensors, dict(found.state) | change))
+    checkpoint.save(folder, 3, checkpoint.Checkpoint(found.tensors, dict(found.state) | change))
     with pytest.raises(InputError, match="step-3 is of another version of this package") as caught:
         run(toy_config(), tmp_path)
     assert "\n" not in str(caught.value)

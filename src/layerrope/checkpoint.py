@@ -27,6 +27,8 @@ from layerrope.files import read_json, unwritable, write_json
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+NEEDED = ("model.safetensors", "optimizer.safetensors", "rng.safetensors", "state.json")
+"""Files without which a checkpoint is none."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +122,26 @@ def _clean(folder: Path, step: int = 0, keep: int | None = None) -> None:
         shutil.rmtree(path, ignore_errors=True)
     upto = [path for path in steps(folder) if number(path) <= step]
     for path in upto[:-keep] if keep else []:
-        aside = _unused(folder)
-        os.replace(path, aside)  # so that a kill in the middle leaves no half of a checkpoint under its name
+        _remove(path)
+
+
+def clear(folder: Path) -> None:
+    """Remove the checkpoints in `folder`, and the folder if nothing else is in it."""
+    for path in steps(folder):
+        _remove(path)
+    _clean(folder)
+    with contextlib.suppress(OSError):  # not there, or it holds files of somebody else
+        folder.rmdir()
+
+
+def _remove(path: Path) -> None:
+    """Remove the checkpoint `path`; a kill in the middle leaves no half of it under its name."""
+    aside = _unused(path.parent)
+    os.replace(path, aside)
+    if aside.is_dir() and not aside.is_symlink():
         shutil.rmtree(aside, ignore_errors=True)
+    else:
+        aside.unlink()
 
 
 # ------------------------------------------------------------------------------------------------------- reading
@@ -138,24 +157,50 @@ def steps(folder: Path) -> list[Path]:
 
 
 def problem(path: Path) -> str | None:
-    """What is wrong with the checkpoint folder `path`, or None: every listed file is there, with its size and hash."""
+    """What is wrong with the checkpoint folder `path`, or None for a sound one.
+
+    Sound: the manifest is of this format and lists every file that is needed, every listed file is there with its
+    size and hash, and the state is of as many steps as the folder's name says.
+    """
     try:
-        files = read_json(path / MANIFEST)["files"]
-        for name, listed in files.items():
-            file = path / name
-            if file.parent != path or not file.is_file():
-                return f"{name} is missing"
-            if file.stat().st_size != listed["bytes"]:
-                return f"{name} has {file.stat().st_size} bytes instead of {listed['bytes']}"
-            if _hash(file) != listed["sha256"]:
-                return f"{name} is not what was written"
-    except (InputError, KeyError, TypeError, AttributeError, OSError):
+        manifest = read_json(path / MANIFEST)
+        if manifest["format"] != FORMAT:
+            return f"{MANIFEST} has format {manifest['format']!r}, this version reads {FORMAT}"
+        return _problem_of_files(path, manifest["files"]) or _problem_of_state(path)
+    except (InputError, KeyError, TypeError, AttributeError, OSError, ValueError):
         return f"no readable {MANIFEST}" if (path / MANIFEST).exists() else f"no {MANIFEST}"
+
+
+def _problem_of_files(path: Path, files: Mapping[str, Any]) -> str | None:
+    for name in NEEDED:
+        if name not in files:
+            return f"{MANIFEST} does not list {name}"
+    for name, listed in files.items():
+        file = path / name
+        if file.parent != path or not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != listed["bytes"]:
+            return f"{name} has {file.stat().st_size} bytes instead of {listed['bytes']}"
+        if _hash(file) != listed["sha256"]:
+            return f"{name} is not what was written"
     return None
 
 
+def _problem_of_state(path: Path) -> str | None:
+    try:
+        state = read_json(path / "state.json")
+    except InputError:
+        return "state.json is not JSON"
+    if not isinstance(state, dict):
+        return "state.json is no JSON object"
+    done = state.get("steps")
+    if type(done) is not int:
+        return f"steps in state.json is no whole number: {done!r}"
+    return None if number(path) in (done, -1) else f"state.json is of step {done}"
+
+
 def load(path: Path) -> Checkpoint:
-    """The checkpoint in folder `path`, its tensors on the CPU.
+    """The checkpoint in folder `path`, its tensors on the CPU; files that the manifest does not list are not opened.
 
     Raises:
         InputError: it is incomplete, damaged, or in another format.
@@ -163,14 +208,12 @@ def load(path: Path) -> Checkpoint:
     found = problem(path)
     if found is not None:
         raise InputError(f"checkpoint {path} cannot be used: {found}")
+    listed = sorted(path / name for name in read_json(path / MANIFEST)["files"])
     try:
-        tensors = {file.stem: load_file(file) for file in sorted(path.glob("*.safetensors"))}
+        tensors = {file.stem: load_file(file) for file in listed if file.suffix == ".safetensors"}
     except (SafetensorError, OSError, ValueError) as error:
         raise InputError(f"checkpoint {path} cannot be used: not safetensors ({error})") from error
-    state = read_json(path / "state.json")
-    if not isinstance(state, dict):
-        raise InputError(f"checkpoint {path} cannot be used: state.json is no JSON object")
-    return Checkpoint(tensors, state)
+    return Checkpoint(tensors, read_json(path / "state.json"))
 
 
 def latest(folder: Path) -> tuple[Path | None, Checkpoint | None, list[str]]:

@@ -98,6 +98,8 @@ class TrainConfig(Settings):
         for name, (low, high) in _RANGES.items():
             if not low <= getattr(self, name) <= high:
                 raise InputError(f"{name} must lie between {low:g} and {high:g}: got {getattr(self, name)}")
+        if not math.isfinite(self.weight_decay):
+            raise InputError(f"weight_decay must be a finite number: got {self.weight_decay}")
         for name in ("lr", "adam_eps"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise InputError(f"{name} must be positive: got {getattr(self, name)}")
@@ -111,7 +113,7 @@ class TrainConfig(Settings):
                 raise InputError(f"{name} must be at least 1: got {getattr(self, name)}")
         if self.batch_size % self.micro:
             raise InputError(f"micro_batch {self.micro_batch} does not divide batch_size {self.batch_size}")
-        if self.clip is not None and not self.clip >= 0:
+        if self.clip is not None and not 0 <= self.clip < math.inf:
             raise InputError(f"clip must be a positive norm, or 0 for no clipping: got {self.clip}")
         if self.data.seq_len != self.model.seq_len:
             raise InputError(
@@ -164,14 +166,21 @@ def from_json(kind: type[Config], data: Mapping[str, Any], where: str = "config"
     """The config that `to_json` wrote. Fields that are absent take their defaults.
 
     Raises:
-        InputError: an unknown field (with the nearest names), a value of the wrong type, or one that does not fit.
+        InputError: an unknown or absent field (with the nearest names), a value of the wrong type, or one that does not fit.
     """
     if not isinstance(data, Mapping):
         raise InputError(f"{where} is not a JSON object")
     hints = typing.get_type_hints(kind)
     for name in data:
         one_of(f"field in {where}:", name, hints)
+    lacking = [f.name for f in dataclasses.fields(kind) if f.name not in data and not _has_default(f)]  # type: ignore[arg-type]
+    if lacking:
+        raise InputError(f"{where} lacks {lacking[0]}")
     return kind(**{name: _value(hints[name], value, f"{where}.{name}") for name, value in data.items()})
+
+
+def _has_default(f: dataclasses.Field[Any]) -> bool:
+    return not (f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING)
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
@@ -180,6 +189,10 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return from_json(typing.cast(type, hint), value, where)
     if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
         return tuple(_value(typing.get_args(hint)[0], v, where) for v in value)
+    if typing.get_origin(hint) is list and isinstance(value, list):
+        for v in value:
+            _value(typing.get_args(hint)[0], v, where)
+        return value
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import platform
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -19,16 +18,19 @@ import torch
 from filelock import FileLock, Timeout
 
 import layerrope
-from layerrope.errors import InputError
+from layerrope import checkpoint as checkpoints
+from layerrope.errors import InputError, one_of
 from layerrope.files import dumps, read_json, unwritable, write_atomic, write_json
-from layerrope.recipe import NEUTRAL, ROUNDING, TrainConfig, differences, run_key, to_json
+from layerrope.recipe import NEUTRAL, ROUNDING, TrainConfig, differences, from_json, run_key, to_json
+
+STATUSES = ("done", "diverged", "interrupted")
 
 
 @dataclass
 class Result:
     """How a run ended. Losses are nats per counted token; None where the run did not get that far."""
 
-    status: str  # "done", "diverged" or "interrupted"
+    status: str  # one of `STATUSES`
     key: str
     step: int  # updates done
     tokens: int  # counted targets trained on
@@ -44,15 +46,52 @@ class Result:
     error: str | None = None
 
 
+def read_record(run: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """What config.json of the run in folder `run` says, or None where there is no such file.
+
+    Returns:
+        The document, with "key" (a text), "config" and "data" (objects; "data" may have been left out) among others.
+
+    Raises:
+        InputError: it is not the config.json of a run of this package; names the field.
+    """
+    path = Path(run) / "config.json"
+    if not os.path.lexists(path):
+        return None
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise InputError(f"{path} is not that of a run (no JSON object): give the folder of a run, or a new one")
+    found = {"data": {}, **found}
+    for name, kind in {"key": str, "config": dict, "data": dict}.items():
+        if not isinstance(found.get(name), kind):
+            wanted = "a text" if kind is str else "an object"
+            raise InputError(
+                f"{path} is not that of a run ({name} is not {wanted}): give the folder of a run, or a new one"
+            )
+    return found
+
+
 def read_result(folder: str | os.PathLike[str]) -> Result | None:
-    """The result of the finished run in `folder`, or None. Raises InputError when it is not readable."""
+    """The result of the finished run in `folder`, or None.
+
+    Raises:
+        InputError: it is not readable, or not the result of the run that config.json beside it describes.
+    """
     path = Path(folder) / "result.json"
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
     try:
-        return Result(**read_json(path))
-    except TypeError as error:
+        result = from_json(Result, read_json(path), str(path))
+        one_of("status", result.status, STATUSES)
+    except (InputError, TypeError) as error:
         raise InputError(f"{path} is not the result of a run ({error}): remove it to train again") from error
+    record = read_record(folder)
+    if record is not None and record["key"] != result.key:
+        raise InputError(
+            f"{path} is the result of another run (key {result.key}, config.json has {record['key']}): "
+            "choose another folder, or put the files of one run together again"
+        )
+    return result
 
 
 class RunFolder:
@@ -99,19 +138,45 @@ class RunFolder:
             write_json(self.config, {**mine, **facts, "versions": versions(), "git_commit": git_commit()})
             return
         self.check(config)
-        saved = read_json(self.config).get("data", {})
+        saved = self.record()["data"]
         for name, new in facts["data"].items():
             if name.endswith("sha256") and name in saved and saved[name] != new:
                 self._refuse(f"data {name}", saved[name], new)
 
+    def record(self) -> dict[str, Any]:
+        """What config.json says; see `read_record`. Raises InputError when there is none."""
+        found = read_record(self.path)
+        if found is None:
+            raise InputError(f"{self.path} has no config.json: give the folder of a run")
+        return found
+
+    @property
+    def key(self) -> str:
+        """The key of the run that claimed the folder."""
+        return self.record()["key"]
+
     def check(self, config: TrainConfig) -> None:
-        """Raise InputError if the folder holds a run with another config."""
+        """Raise InputError if the folder holds a run with another config, or files of a run that cannot be told."""
+        self._check_known()
         for name, old, new in self.changes(config, NEUTRAL | ROUNDING):
             self._refuse(name, old, new)
 
+    def _check_known(self) -> None:
+        """Raise InputError if there are files of a run, or a config.json, that are not known to be this package's."""
+        if read_record(self.path) is not None:
+            return
+        left = [path.name for path in (self.result, self.metrics) if os.path.lexists(path)]
+        left += ["checkpoints"] if checkpoints.steps(self.checkpoints) else []
+        if left:
+            raise InputError(
+                f"{self.path} has {left[0]} but no config.json, so nothing says whose it is: "
+                "put config.json back, or choose another folder"
+            )
+
     def changes(self, config: TrainConfig, free: frozenset[str] = NEUTRAL) -> list[tuple[str, Any, Any]]:
         """(field, value there, value here) for every field in which the folder's config differs, but `free` ones."""
-        saved = read_json(self.config).get("config", {}) if self.config.exists() else to_json(config)
+        record = read_record(self.path)
+        saved = to_json(config) if record is None else record["config"]
         return list(differences(saved, to_json(config), free))
 
     def _refuse(self, name: str, old: Any, new: Any) -> None:
@@ -121,10 +186,19 @@ class RunFolder:
         raise InputError(f"{self.path} holds a run with another config ({name} is {old} there, {new} here): {remedy}")
 
     def clear(self) -> None:
-        """Remove the run's files (nothing else in the folder)."""
-        for path in (self.result, self.metrics, self.config):
-            path.unlink(missing_ok=True)
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        """Remove the run's files and nothing else; config.json, which says whose they are, goes last.
+
+        Raises:
+            InputError: the folder holds something that is no run of this package, or a file cannot be removed.
+        """
+        self._check_known()
+        try:
+            for path in (self.result, self.metrics):
+                path.unlink(missing_ok=True)
+            checkpoints.clear(self.checkpoints)
+            self.config.unlink(missing_ok=True)
+        except OSError as error:
+            raise unwritable(error.filename or self.path, error) from error
 
     # -------------------------------------------------------------------------------------------------- metrics
     def rows(self) -> list[dict[str, Any]]:
@@ -163,6 +237,8 @@ def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         lines = Path(path).read_bytes().splitlines()
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise InputError(f"cannot read {path} ({error.strerror or error}): move it away") from error
     rows: list[dict[str, Any]] = []
     for line in lines:
         with contextlib.suppress(ValueError):

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from io import FileIO
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from layerrope.layerwise import checkpoint_layers, compile_layers
 from layerrope.machine import autocast, cast
 from layerrope.model import IGNORED, LM
 from layerrope.optim import Optimizers, clip_by_norm, total_norm
-from layerrope.recipe import TrainConfig, run_key
+from layerrope.recipe import TrainConfig, from_json
 from layerrope.run_folder import Result, RunFolder
 from layerrope.schedule import lr_factor
 from layerrope.tracking import Tracker
@@ -120,12 +121,18 @@ class Session:
         facts = {"data": self.data.summary(), "n_params": self.n_params, "device": str(self.device)}
         self.folder.claim(self.config, facts | {"threads": torch.get_num_threads()})
         path, found, skipped = checkpoints.latest(self.folder.checkpoints)
+        if found is None and skipped:
+            raise InputError(
+                f"{skipped[0]}; no other checkpoint there is sound, so the run cannot go on where it was: "
+                "put one back, or start over with --fresh (resume=False)"
+            )
         for line in skipped:
             self.note(f"{line}: skipped")
         if found is not None:
+            self._check_owner(path, found)
             try:
                 self._restore(found)
-            except (KeyError, TypeError, RuntimeError) as error:
+            except (AttributeError, InputError, KeyError, TypeError, RuntimeError) as error:
                 words = " ".join(str(error).split())
                 raise InputError(f"checkpoint {path} is of another version of this package: {words}") from error
             self.warm = self.at.steps + WARM
@@ -139,12 +146,21 @@ class Session:
             self._compile()
         self.report("start")
 
+    def _check_owner(self, path: Path | None, found: Checkpoint) -> None:
+        """Raise InputError for a checkpoint of another run; those without a key are taken on config.json's word."""
+        theirs, mine = found.state.get("key", self.folder.key), self.folder.key
+        if theirs != mine:
+            raise InputError(
+                f"checkpoint {path} is of another run (key {theirs}, config.json has {mine}): "
+                "move it away, or choose another folder"
+            )
+
     def _restore(self, found: Checkpoint) -> None:
-        state = dict(found.state)
+        state = {name: value for name, value in found.state.items() if name != "key"}
         self.model.load_state_dict(_untied(self.model, found.tensors["model"]))
         self.optimizers.load(found.tensors["optimizer"], state.pop("stateless"))
         _set_rng(found.tensors["rng"], self.device)
-        self.at = Progress(**state)
+        self.at = from_json(Progress, state, "state.json")
 
     def _compile(self) -> None:
         def trial() -> None:
@@ -165,7 +181,7 @@ class Session:
             "optimizer": self.optimizers.state(),
             "rng": _rng(self.device),
         }
-        state = asdict(self.at) | {"stateless": self.optimizers.stateless()}
+        state = asdict(self.at) | {"stateless": self.optimizers.stateless(), "key": self.folder.key}
         found = Checkpoint(tensors, state)
         checkpoints.save(self.folder.checkpoints, self.at.steps, found, self.config.keep_checkpoints)
 
@@ -334,7 +350,7 @@ class Session:
         total, count = at.tail
         return Result(
             status=status,
-            key=run_key(self.config),
+            key=self.folder.key,
             step=at.steps,
             tokens=at.tokens,
             train_loss=total / count if count else None,
