@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import Iterable, Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from layerrope.kinds import Model
 from layerrope.machine import autocast
-from layerrope.model import IGNORED, LM
+from layerrope.model import IGNORED
+from layerrope.vit import ViT
 
 
 @contextlib.contextmanager
@@ -27,7 +28,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                 module.training = mode
 
 
-def evaluate(model: LM, batches: Iterable[tuple[Tensor, Tensor]], precision: str = "fp32") -> float:
+def evaluate(model: Model, batches: Iterable[tuple[Tensor, Tensor]], precision: str = "fp32") -> float:
     """The mean loss in nats per counted token over `batches` of (ids, targets) (B, T).
 
     Sums and counts are added in float64, so the result does not depend on how the windows are batched. Smaller
@@ -44,6 +45,18 @@ def evaluate(model: LM, batches: Iterable[tuple[Tensor, Tensor]], precision: str
     return total / count if count else float("nan")
 
 
+def accuracy(model: ViT, batches: Iterable[tuple[Tensor, Tensor]], precision: str = "fp32") -> float:
+    """The share of counted labels that get the largest logit, over `batches` of (images, labels)."""
+    device = next(model.parameters()).device
+    right, count, rows = 0, 0, None
+    with undisturbed(model), torch.no_grad(), autocast(device, precision):
+        for images, labels in batches:
+            rows = len(images) if rows is None else rows
+            best = model(_filled(images, rows, 0).to(device))[: len(labels)].argmax(-1).cpu()
+            right, count = right + int((best == labels).sum()), count + int((labels != IGNORED).sum())
+    return right / count if count else float("nan")
+
+
 def _filled(x: Tensor, rows: int, value: int) -> Tensor:
-    """`x` (B, T) with rows of `value` added up to `rows`."""
-    return F.pad(x, (0, 0, 0, max(0, rows - len(x))), value=value)
+    """`x` (B, ...) with rows of `value` added up to `rows`."""
+    return torch.cat((x, x.new_full((max(0, rows - len(x)), *x.shape[1:]), value)))

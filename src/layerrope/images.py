@@ -132,6 +132,10 @@ class ImageData:
             stop = min(start + batch_size, n)
             yield self._val[0][start:stop], self._val[1][start:stop]
 
+    def bits_per_byte(self, nats_per_label: float) -> None:
+        """None: images are not text."""
+        return None
+
     def summary(self) -> dict[str, Any]:
         """What was loaded, for a run's records: name, hash, counts. No path of this machine is in it."""
         return {

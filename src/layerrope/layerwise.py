@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from layerrope.model import LM
+from layerrope.kinds import Model
 
 
-def checkpoint_layers(model: LM) -> None:
+def checkpoint_layers(model: Model) -> None:
     """Recompute each layer's activations in the backward pass; gradients are the same, bit for bit."""
     for layer in model.layers:
         layer.forward = MethodType(_recomputed, layer)
@@ -27,7 +27,7 @@ def _recomputed(layer: nn.Module, *args: Any) -> Any:
     return checkpoint(type(layer).forward, layer, *args, use_reentrant=False)
 
 
-def compile_layers(model: LM, trial: Callable[[], object], backend: str = "inductor") -> str | None:
+def compile_layers(model: Model, trial: Callable[[], object], backend: str = "inductor") -> str | None:
     """Compile every layer with torch.compile; one graph serves all of them, since they differ only in tensors.
 
     torch compiles at the first call, so `trial` (a forward and a backward pass) is run here, where a failure can be

@@ -66,6 +66,8 @@ class LoopedConfig:
     """base of the rotary spectrum"""
     value_embed: bool = True
     """value embeddings in every other layer, the last one included"""
+    kind: str = "looped"
+    """says in a run's record that this is a looped model"""
 
     def __post_init__(self) -> None:
         for name in ("core", "loops", "n_head", "d_model", "d_ff", "vocab_size", "seq_len"):
@@ -78,6 +80,7 @@ class LoopedConfig:
         if self.d_model % (2 * self.n_head):
             raise InputError(f"d_model {self.d_model} / n_head {self.n_head} must be a whole, even head width")
         one_of("norm", self.norm, NORMS)
+        one_of("kind of model", self.kind, ("looped",))
 
     @property
     def n_layer(self) -> int:

@@ -115,13 +115,17 @@ class TrainConfig(Settings):
             raise InputError(f"micro_batch {self.micro_batch} does not divide batch_size {self.batch_size}")
         if self.clip is not None and not 0 <= self.clip < math.inf:
             raise InputError(f"clip must be a positive norm, or 0 for no clipping: got {self.clip}")
+        self._check_data()
+        if self.precision == "paper" and (self.optimizer != "adam" or self.weight_decay or self.clip):
+            raise InputError("precision paper means Adam, no weight decay and no clipping: drop those or take bf16")
+
+    def _check_data(self) -> None:
+        """Raise InputError unless the model can read what the data gives."""
         if self.data.seq_len != self.model.seq_len:
             raise InputError(
                 f"the data has windows of {self.data.seq_len} tokens, the model a seq_len of {self.model.seq_len}: "
                 "set both to the same"
             )
-        if self.precision == "paper" and (self.optimizer != "adam" or self.weight_decay or self.clip):
-            raise InputError("precision paper means Adam, no weight decay and no clipping: drop those or take bf16")
 
     @property
     def micro(self) -> int:
@@ -131,7 +135,7 @@ class TrainConfig(Settings):
     @property
     def tokens_per_step(self) -> int:
         """Positions per update, ignored ones included."""
-        return self.batch_size * self.data.seq_len
+        return self.batch_size * self.model.seq_len
 
 
 _LEAST: dict[str, int] = {

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from layerrope import checkpoint as checkpoints
 from layerrope.checkpoint import Checkpoint
-from layerrope.data import Dataset
 from layerrope.errors import InputError
-from layerrope.evaluation import evaluate, undisturbed
+from layerrope.evaluation import accuracy, evaluate, undisturbed
+from layerrope.kinds import Data, Model, build_model
 from layerrope.layerwise import checkpoint_layers, compile_layers
 from layerrope.machine import autocast, cast
 from layerrope.model import IGNORED, LM
@@ -31,6 +31,7 @@ from layerrope.recipe import TrainConfig, from_json
 from layerrope.run_folder import Result, RunFolder
 from layerrope.schedule import lr_factor
 from layerrope.tracking import Tracker
+from layerrope.vit import ViT
 
 WARM = 2
 """Steps at the start of a session that do not count for the speed: compilation, first allocations."""
@@ -87,14 +88,14 @@ class Session:
         config: TrainConfig,
         folder: RunFolder,
         device: torch.device,
-        data: Dataset,
+        data: Data,
         progress: Callback | None,
         probes: Sequence[Probe],
     ) -> None:
         self.config, self.folder, self.device, self.data = config, folder, device, data
         self.progress, self.probes = progress, probes
         torch.manual_seed(config.seed)
-        self.model = LM(config.model, seed=config.seed)
+        self.model: Model = build_model(config.model, config.seed)
         cast(self.model, config.precision)
         self.model.to(device)
         self.optimizers = Optimizers(
@@ -306,7 +307,7 @@ class Session:
             "tokens_per_second": self.rate,
         }
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self) -> dict[str, float | None]:
         at, config = self.at, self.config
         loss = evaluate(self.model, self.data.eval_batches(config.micro, config.eval_tokens), config.precision)
         if not math.isfinite(loss):
@@ -314,12 +315,17 @@ class Session:
         at.val_loss = loss
         if at.best_val_loss is None or loss < at.best_val_loss:
             at.best_val_loss, at.best_step = loss, at.steps
-        return {"val_loss": loss, "bits_per_byte": self.data.bits_per_byte(loss)}
+        row = {"val_loss": loss, "bits_per_byte": self.data.bits_per_byte(loss)}
+        if isinstance(self.model, ViT):
+            batches = self.data.eval_batches(config.micro, config.eval_tokens)
+            row["val_accuracy"] = accuracy(self.model, batches, config.precision)
+        return row
 
     def _probe(self) -> dict[str, Any]:
         """What the probes find on the next step's batch. They may use gradients; none is left."""
         ids, targets = (x[: self.config.micro].to(self.device) for x in self._batch(self.at.steps))
         found: dict[str, Any] = {}
+        assert isinstance(self.model, LM)  # `train` refuses probes of anything else
         with undisturbed(self.model):
             for probe in self.probes:
                 found |= probe(self.model, ids, targets)

@@ -12,8 +12,7 @@ from types import FrameType
 import torch
 
 from layerrope import machine
-from layerrope.data import Dataset, load_data
-from layerrope.errors import InputError
+from layerrope.kinds import Data, check_fits, load
 from layerrope.recipe import TrainConfig, run_key, to_json
 from layerrope.run_folder import Result, RunFolder, read_result
 from layerrope.session import Callback, Probe, Report, Session
@@ -31,7 +30,7 @@ def train(
     resume: bool = True,
     progress: Callback | None = None,
     track: Sequence[str] = (),
-    data: Dataset | None = None,
+    data: Data | None = None,
     stop: Callable[[], bool] | None = None,
     probes: Sequence[Probe] | None = None,
 ) -> Result:
@@ -39,6 +38,7 @@ def train(
 
     Args:
         config: the run. The same config gives the same numbers, bit for bit, cut anywhere and resumed or not.
+            `LoopedTrainConfig` and `VisionTrainConfig` of `layerrope.kinds` are configs of runs too.
         run_dir: holds one run: config.json, metrics.jsonl, checkpoints/, result.json.
         device: "cpu", "cuda", "cuda:1".
         threads: for torch's operators, during this call; None: as they are.
@@ -65,8 +65,8 @@ def train(
         done = read_result(folder.path)
         if done is not None:
             return done
-    data = load_data(config.data) if data is None else data
-    _check_fits(config, data)
+    data = load(config) if data is None else data
+    check_fits(config, data)
     with folder.locked(), machine.threads(threads), torch.random.fork_rng(_cuda(where)):
         if not resume:
             folder.clear()
@@ -75,17 +75,6 @@ def train(
         facts = folder.path, run_key(config), to_json(config), session.at.steps
         with start_trackers(track, *facts) as trackers, _interrupts() as interrupted:
             return session.run(lambda: interrupted() or (stop is not None and stop()), trackers)
-
-
-def _check_fits(config: TrainConfig, data: Dataset) -> None:
-    """Raise InputError unless `data` is what the config and its model expect."""
-    if data.config != config.data:
-        raise InputError("the loaded data set was made with another data config than this run's")
-    if data.vocab_size > config.model.vocab_size:
-        raise InputError(
-            f"token ids run to {data.vocab_size - 1}, but the model's vocabulary has {config.model.vocab_size}: "
-            f"set vocab_size to {data.vocab_size}"
-        )
 
 
 def _default_probes() -> Sequence[Probe]:

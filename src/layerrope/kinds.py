@@ -1,0 +1,79 @@
+"""The kinds of model that the trainer trains: decoders, looped decoders, Vision Transformers; and their runs.
+
+A decoder's run is a `TrainConfig`. The others differ in what `model` and `data` are, and in nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from layerrope.config import ModelConfig
+from layerrope.data import Dataset, load_data
+from layerrope.errors import InputError
+from layerrope.images import ImageConfig, ImageData, load_images
+from layerrope.looped import LoopedConfig, LoopedLM
+from layerrope.model import LM
+from layerrope.recipe import TrainConfig
+from layerrope.vit import ViT, ViTConfig
+
+Model: TypeAlias = LM | LoopedLM | ViT
+Data: TypeAlias = Dataset | ImageData
+
+
+@dataclass(frozen=True)
+class LoopedTrainConfig(TrainConfig):
+    """A run of a looped decoder."""
+
+    model: LoopedConfig = field(default_factory=LoopedConfig)  # pyright: ignore[reportIncompatibleVariableOverride]
+    """shape, loops and scheme"""
+
+
+@dataclass(frozen=True)
+class VisionTrainConfig(TrainConfig):
+    """A run of a Vision Transformer. Lengths in positions are of tokens, those of patches and the class token."""
+
+    model: ViTConfig = field(default_factory=ViTConfig)  # pyright: ignore[reportIncompatibleVariableOverride]
+    """shape and scheme"""
+    data: ImageConfig = field(default_factory=ImageConfig)  # pyright: ignore[reportIncompatibleVariableOverride]
+    """images and how training moves them"""
+
+    def _check_data(self) -> None:
+        size = self.data.image_size
+        if size is not None and size != self.model.image_size:
+            raise InputError(f"the data brings images to {size} pixels, the model reads {self.model.image_size}")
+
+
+def build_model(config: ModelConfig | LoopedConfig | ViTConfig, seed: int) -> Model:
+    """The model of this config, started from `seed`."""
+    if isinstance(config, LoopedConfig):
+        return LoopedLM(config, seed)
+    return ViT(config, seed) if isinstance(config, ViTConfig) else LM(config, seed)
+
+
+def load(config: TrainConfig) -> Data:
+    """The data of this run."""
+    return load_images(config.data) if isinstance(config, VisionTrainConfig) else load_data(config.data)
+
+
+def check_fits(config: TrainConfig, data: Data) -> None:
+    """Raise InputError unless `data` is what the config and its model expect."""
+    if config.probe_every and not isinstance(config.model, ModelConfig):
+        raise InputError("probes during training read decoders alone: set probe_every to 0")
+    if data.config != config.data:
+        raise InputError("the loaded data set was made with another data config than this run's")
+    if isinstance(config, VisionTrainConfig) and isinstance(data, ImageData):
+        _check_images(config.model, data)
+    elif data.vocab_size > config.model.vocab_size:
+        raise InputError(
+            f"token ids run to {data.vocab_size - 1}, but the model's vocabulary has {config.model.vocab_size}: "
+            f"set vocab_size to {data.vocab_size}"
+        )
+
+
+def _check_images(model: ViTConfig, data: ImageData) -> None:
+    wanted = (model.channels, model.image_size, model.image_size)
+    if data.image_shape != wanted:
+        raise InputError(f"the images are {data.image_shape} (C, height, width), the model reads {wanted}")
+    if data.n_class > model.n_class:
+        raise InputError(f"the images have {data.n_class} classes, the model {model.n_class}: set n_class")
