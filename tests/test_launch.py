@@ -239,6 +239,18 @@ def test_the_end_of_stdin_stops_a_worker_with_a_checkpoint(tmp_path: Path) -> No
     assert (tmp_path / "checkpoints" / "step-1").is_dir()
 
 
+def test_a_worker_whose_launcher_died_still_saves(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    out = os.fdopen(write, "w")
+    ended = threading.Event()
+    ended.set()
+    run(words(tmp_path), Line(out), ended)
+    assert (tmp_path / "checkpoints" / "step-1").is_dir()
+    with pytest.raises(BrokenPipeError):
+        out.close()
+
+
 def test_a_worker_says_what_is_wrong(tmp_path: Path) -> None:
     never = threading.Event()
     bad = words(tmp_path) | {"device": "abacus"}

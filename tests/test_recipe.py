@@ -81,6 +81,9 @@ def test_json_that_is_no_config_is_refused(change: dict[str, Any], message: str)
         ({"data": DataConfig(seq_len=9)}, "windows of 9 tokens, the model a seq_len of 8"),
         ({"keep_checkpoints": 0}, "keep_checkpoints must be at least 1"),
         ({"seed": -1}, "seed must lie between"),
+        ({"seed": 2**63}, "seed must lie between"),
+        ({"weight_decay": float("inf")}, "weight_decay must be a finite number"),
+        ({"clip": float("inf")}, "clip must be"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(change: dict[str, Any], message: str) -> None:

@@ -213,6 +213,14 @@ def test_each_row_says_its_rule_and_source(name: str) -> None:
         ("lns+scaledinit", "count depth twice"),
         ("prenorm+perinorm", "cannot add"),
         ("", "unknown scheme"),
+        ("layerrope:beta=nan", "option beta of scheme 'layerrope' must be a finite"),
+        ("layerrope:beta=1e999", "must be a finite"),
+        ("layerrope:beta=1/nan", "must be a finite"),
+        ("layerrope:base=nan", "must be a finite"),
+        ("layerscale:start=nan", "must be a finite"),
+        ("rezero:start=-inf", "must be a finite"),
+        ("rezero:start=1" + "0" * 400, "must be a finite"),
+        ("hc:n=65", "at most 64"),
     ],
 )
 def test_bad_specs_are_refused_by_name(spec: str, says: str) -> None:

@@ -506,7 +506,10 @@ class Untouchable:
     [
         ({"device": "warp"}, "unknown device 'warp'"),
         ({"device": "cuda:63"}, "cuda:63"),
+        ({"device": "meta"}, "device meta does not compute"),
+        ({"device": "cpu:7"}, "device cpu:7 does not compute"),
         ({"threads": 0}, "threads must be at least 1"),
+        ({"threads": 10**9}, "threads must be at most 1024"),
         ({"track": ["tensorbord"]}, "unknown tracker 'tensorbord': did you mean tensorboard"),
     ],
 )

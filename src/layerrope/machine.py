@@ -13,6 +13,10 @@ from layerrope.errors import InputError
 LOW_PRECISIONS = {"bf16": torch.bfloat16, "paper": torch.bfloat16}
 
 
+MOST_THREADS = 1024
+"""More than any machine has cores for; torch would start them all."""
+
+
 def check_machine(device: str | torch.device, precision: str = "fp32") -> torch.device:
     """The torch device, when it is here and computes in `precision`. A request for the CPU never touches CUDA.
 
@@ -23,6 +27,8 @@ def check_machine(device: str | torch.device, precision: str = "fp32") -> torch.
         chosen = torch.device(device)
     except RuntimeError as error:
         raise InputError(f"unknown device {str(device)!r}: use cpu, cuda or cuda:N") from error
+    if chosen.type == "meta" or (chosen.type == "cpu" and chosen.index):
+        raise InputError(f"device {device} does not compute: use cpu, cuda or cuda:N")
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device {device} was asked for, but torch sees no CUDA device here: use --device cpu")
     try:
@@ -67,10 +73,12 @@ def threads(count: int | None) -> Iterator[None]:
     """`count` threads for torch's operators inside the context; None leaves them as they are.
 
     Raises:
-        InputError: fewer than one.
+        InputError: fewer than one, or more than `MOST_THREADS`.
     """
     if count is not None and count < 1:
         raise InputError(f"threads must be at least 1: got {count}")
+    if count is not None and count > MOST_THREADS:
+        raise InputError(f"threads must be at most {MOST_THREADS}: got {count}")
     before = torch.get_num_threads()
     if count is not None:
         torch.set_num_threads(count)

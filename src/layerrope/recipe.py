@@ -170,7 +170,8 @@ def from_json(kind: type[Config], data: Mapping[str, Any], where: str = "config"
     """The config that `to_json` wrote. Fields that are absent take their defaults.
 
     Raises:
-        InputError: an unknown or absent field (with the nearest names), a value of the wrong type, or one that does not fit.
+        InputError: an unknown field (with the nearest names), an absent one, a value of the wrong type, or one that
+            does not fit.
     """
     if not isinstance(data, Mapping):
         raise InputError(f"{where} is not a JSON object")

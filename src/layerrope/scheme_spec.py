@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 
 from layerrope.errors import InputError
 
+LARGEST = 1e30
+"""Largest absolute value of an option: far inside fp32."""
+
 Made = TypeVar("Made")
 
 STARTS = frozenset({"alpha", "beta", "alpha_rot", "beta_rot"})
@@ -77,6 +80,9 @@ def call(name: str, row: Callable[..., Made], options: dict[str, Any], *given: A
 
 def _check(name: str, key: str, value: Any, default: Any) -> None:
     """Raise InputError unless `value` is of the kind that option `key` takes, judged by its default."""
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, float | int) and not abs(number) <= LARGEST:
+            raise InputError(f"option {key} of scheme {name!r} must be a finite number of ordinary size")
     is_number = isinstance(value, float | int) and not isinstance(value, bool)
     if isinstance(default, bool):
         fits, wanted = isinstance(value, bool), "on or off"

@@ -7,6 +7,7 @@ libraries print goes to stderr.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -36,8 +37,9 @@ class Line:
         self.last = 0.0
 
     def send(self, **message: object) -> None:
-        self.out.write(dumps(message, indent=None) + "\n")
-        self.out.flush()
+        with contextlib.suppress(BrokenPipeError):  # the launcher died: nobody listens, but the run is still saved
+            self.out.write(dumps(message, indent=None) + "\n")
+            self.out.flush()
 
     def report(self, report: Report) -> None:
         """Pass a report on; plain steps only every `QUIET` seconds."""

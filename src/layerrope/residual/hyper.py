@@ -64,10 +64,16 @@ class Copies(Ends):
         return state.mean(-2) if self.mean else state.sum(-2)
 
 
+MOST_STREAMS = 64
+"""Each stream is a copy of the residual state; the papers use 2 to 8."""
+
+
 def check_streams(name: str, n: int, least: int = 1) -> int:
     """`n`, where it is a possible number of streams; InputError otherwise."""
-    if n < least:
-        raise InputError(f"n of scheme {name!r} is a number of streams, at least {least}: got {n}")
+    if not least <= n <= MOST_STREAMS:
+        raise InputError(
+            f"n of scheme {name!r} is a number of streams, at least {least}, at most {MOST_STREAMS}: got {n}"
+        )
     return n
 
 
