@@ -69,3 +69,9 @@ def test_activation_memory_scales_with_width_not_with_vocabulary_per_layer() -> 
     widths = 11 * 64 + 4 * 176  # of the stream and the heads; of gate, silu, up and their product
     assert per_layer / 2 == 4 * (widths + 2 + 2)  # and two roots of norms, and a log-sum for each of two heads
     assert account(wide).activation_bytes_per_token - account(small).activation_bytes_per_token == 4 * 257
+
+
+def test_a_scheme_that_only_the_full_depth_satisfies() -> None:
+    counted = account(ModelConfig(n_layer=6, scheme="attnres:size=6"))
+    assert counted.activation_bytes_per_token > account(ModelConfig(n_layer=6)).activation_bytes_per_token / 2
+    assert counted.gate_flops_per_token == 0

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from layerrope.config import ModelConfig
+from layerrope.errors import InputError
 from layerrope.model import LM
 from layerrope.norms import Gate
 from layerrope.residual import Sublayer
@@ -64,7 +65,7 @@ def gate_flops(config: ModelConfig) -> int:
     (arXiv 2610.09179, Appendix A). A gain that replaces a norm's weight costs nothing more.
     """
     with torch.device("meta"):
-        layer = LM(replace(config, n_layer=1)).layers[0]
+        layer = LM(config).layers[0]
     sublayers = (layer.get_submodule("attn"), layer.get_submodule("mlp"))
     gated = sum(_has_gate(s) for s in sublayers if isinstance(s, Sublayer))
     return 4 * gated * config.n_layer * config.d_model
@@ -81,7 +82,11 @@ def activation_bytes(config: ModelConfig) -> int:
     The tensors autograd saves are counted, on fake tensors, so nothing is computed: what a second sequence and a
     second layer add gives the cost of one layer, which the depth multiplies; the head's logits come on top.
     """
-    one, two = (replace(config, n_layer=n) for n in (1, 2))
+    try:
+        one, two = (replace(config, n_layer=n) for n in (1, 2))
+        count_parameters(one)
+    except InputError:  # an option that only the full depth satisfies, such as AttnRes's block size
+        return (_saved_bytes(config, 2) - _saved_bytes(config, 1)) // config.seq_len
     of_one = _saved_bytes(one, 2) - _saved_bytes(one, 1)
     per_layer = _saved_bytes(two, 2) - _saved_bytes(two, 1) - of_one
     return (of_one + (config.n_layer - 1) * per_layer) // config.seq_len
