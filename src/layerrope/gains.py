@@ -97,11 +97,17 @@ def gain_table(
         (L, d), at least fp32; row l is layer l's gain.
 
     Raises:
-        InputError: d is odd.
+        InputError: gamma is no vector, d is odd, there is no layer, or the base is not positive.
 
     >>> gain_table(torch.ones(2048), 24)[0, :2]
     tensor([-0.3012,  1.3818])
     """
+    if gamma.ndim != 1:
+        raise InputError(f"gamma must be one vector (d,): got {gamma.ndim} dimensions")
+    if n_layer < 1:
+        raise InputError(f"n_layer must be at least 1: got {n_layer}")
+    if not 0 < base < math.inf:
+        raise InputError(f"the base of LayerRoPE's spectrum must be positive: got {base}")
     gamma = upcast(gamma)
     u = log_depth(n_layer, gamma)
     theta = torch.exp(alpha_rot + beta_rot * u)[:, None] * rope_spectrum(gamma.shape[-1], base, gamma)

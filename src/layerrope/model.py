@@ -197,7 +197,13 @@ class LM(nn.Module):
             seed: of the sampling; None draws from torch's generator.
             stop: end-of-text id; a row that has produced it repeats it, and all rows there end the text.
             cache: keep keys and values (the plain form recomputes the whole text for each token).
+
+        Raises:
+            InputError: ids of another shape or empty, or settings of no meaning; see `check_drawing`.
         """
+        check_drawing(n_new, temperature, top_k, seed)
+        if ids.ndim != 2:
+            raise InputError(f"ids must be (batch, positions): got {ids.ndim} dimensions")
         if ids.shape[1] == 0:
             raise InputError("the prompt is empty: give at least one token")
         caches = self.caches() if cache else None
@@ -215,6 +221,18 @@ class LM(nn.Module):
             if bool(done.all()):
                 break
         return ids
+
+
+def check_drawing(n_new: int, temperature: float, top_k: int | None, seed: int | None) -> None:
+    """Raise InputError unless tokens can be drawn like this: a temperature of 0 or from 1e-6, and no negative count."""
+    if n_new < 0:
+        raise InputError(f"the number of new tokens must be at least 0: got {n_new}")
+    if temperature != 0 and not 1e-6 <= temperature < math.inf:
+        raise InputError(f"temperature must be 0 or a number from 1e-6 on: got {temperature}")
+    if top_k is not None and top_k < 1:
+        raise InputError(f"top-k must be at least 1: got {top_k}")
+    if seed is not None and not 0 <= seed < 2**63:
+        raise InputError(f"seed must lie between 0 and {2**63 - 1}: got {seed}")
 
 
 def sample_token(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:

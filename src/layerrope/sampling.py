@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from layerrope.errors import InputError
-from layerrope.model import LM, sample_token
+from layerrope.model import LM, check_drawing, sample_token
 from layerrope.tokens import Tokenizer
 
 
@@ -24,6 +24,9 @@ class Sampling:
     seed: int = 0
     cache: bool = True
 
+    def __post_init__(self) -> None:
+        check_drawing(self.n_new, self.temperature, self.top_k, self.seed)
+
 
 def stream_text(model: LM, tokenizer: Tokenizer, prompt: str, how: Sampling) -> Iterator[str]:
     """The continuation of `prompt`, in pieces that are whole characters; their sum is the text of all new tokens.
@@ -32,11 +35,20 @@ def stream_text(model: LM, tokenizer: Tokenizer, prompt: str, how: Sampling) -> 
     before every document in training.
 
     Raises:
-        InputError: the prompt has tokens that the model does not know, or the text outgrows learned positions.
+        InputError: the prompt is not UTF-8 or has tokens that the model does not know (both at once, before any
+            text); the text outgrows learned positions.
     """
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"the prompt is not UTF-8 text at character {error.start}: type it again") from error
     ids = tokenizer.encode_batch([prompt])[0].tolist() if prompt else [tokenizer.eot]
     if max(ids) >= model.config.vocab_size:
         raise InputError(f"the tokenizer gives id {max(ids)}, the model knows {model.config.vocab_size} ids")
+    return _pieces(model, tokenizer, ids, how)
+
+
+def _pieces(model: LM, tokenizer: Tokenizer, ids: list[int], how: Sampling) -> Iterator[str]:
     made: list[int] = []
     shown = ""
     for token in stream_tokens(model, ids, how):

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import lzma
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -201,8 +202,18 @@ def embedded() -> Files:
     return Files("embedded", tuple((f"{side}.jsonl.xz", CORPUS / f"{side}.jsonl.xz", side) for side in sides))
 
 
+def check_name(name: str) -> None:
+    """Raise InputError for a file name that is not UTF-8: it could not be written into the record of a run."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        shown = os.fsencode(name).decode(errors="backslashreplace")
+        raise InputError(f"the file name {shown} is not UTF-8: rename it") from error
+
+
 def open_files(spec: str, text_key: str = "text") -> Files:
     """The text file or folder `spec`. Raises InputError when there is none, or nothing in it can be read."""
+    check_name(spec)
     path = Path(spec).expanduser()
     if path.is_dir():
         return Files(path.resolve().name, _folder(path), text_key)
@@ -226,6 +237,8 @@ def _folder(root: Path) -> tuple[tuple[str, Path, Side | None], ...]:
     ]
     if not found:
         raise InputError(f"no text in the folder {root}: data is {READS}")
+    for label, _ in found:
+        check_name(str(label))
     val = {label for label, _ in found if _says(label, VAL_NAMES)}
     test = {label for label, _ in found if _says(label, TEST_NAMES)} - val
     held, left = (val, test) if val else (test, set())

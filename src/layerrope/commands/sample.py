@@ -40,7 +40,9 @@ class Command:
         from layerrope.machine import check_machine
         from layerrope.sampling import Sampling, stream_text
 
-        self._check()
+        if self.tokens < 1:
+            raise InputError(f"tokens must be at least 1: got {self.tokens}")
+        how = Sampling(self.tokens, self.temperature, self.top_k, self.seed, self.cache)
         device = check_machine(self.device)
         loaded = load_lm(self.source)
         if loaded.tokenizer is None:
@@ -48,7 +50,6 @@ class Command:
                 f"{self.source} comes without a tokenizer, so it cannot read text: {loaded.why_no_tokenizer}"
             )
         note(f"{loaded.label}, scheme {loaded.model.config.scheme}")
-        how = Sampling(self.tokens, self.temperature, self.top_k, self.seed, self.cache)
         made = stream_text(loaded.model.to(device).eval(), loaded.tokenizer, self.prompt, how)
         if self.json:
             text = "".join(made)
@@ -60,11 +61,3 @@ class Command:
             sys.stdout.flush()
         sys.stdout.write("\n")
         return 0
-
-    def _check(self) -> None:
-        if self.tokens < 1:
-            raise InputError(f"tokens must be at least 1: got {self.tokens}")
-        if not 0 <= self.temperature < float("inf"):
-            raise InputError(f"temperature must be 0 or a positive number: got {self.temperature}")
-        if self.top_k is not None and self.top_k < 1:
-            raise InputError(f"top-k must be at least 1: got {self.top_k}")
