@@ -226,7 +226,7 @@ def test_bad_arguments_are_one_line_and_write_nothing(
 def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["compare", *TINY, "--dry-run", "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr()
-    assert "30, " in said.err  # five schemes at six rates: no packaged sweep was made at these settings
+    assert "35, " in said.err  # five schemes at seven rates: no packaged sweep was made at these settings
     assert said.out == ""
     assert not (tmp_path / "out").exists()
 

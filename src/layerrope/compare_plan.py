@@ -28,7 +28,7 @@ class Request:
     """depth schemes, with options where wanted: layerrope:rotation=off"""
     lrs: tuple[float, ...] = ()
     """peak learning rates to try for every scheme; none: the best of the packaged sweep where it was made at these
-    settings, else a grid from 0.0015 to 0.048 in factors of two"""
+    settings, else a grid from 0.0015 to 0.096 in factors of two"""
     seeds: tuple[int, ...] = (0,)
     """one run of everything for each; two or more give intervals"""
     tier: str = "micro"
