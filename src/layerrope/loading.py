@@ -23,6 +23,7 @@ from layerrope.gains import own_name
 from layerrope.model import LM
 from layerrope.norms import LayerNorm, RMSNorm
 from layerrope.recipe import from_json
+from layerrope.run_folder import read_record
 from layerrope.stock import STOCKS, from_stock, read_stock_config
 from layerrope.tensors import open_source
 from layerrope.tokens import Subwords, Tokenizer, load_file, read_tokenizer
@@ -81,7 +82,7 @@ def run_data(path: Path) -> Dataset | None:
     facts = read_json(run / "config.json") if (run / "config.json").exists() else None
     if not (isinstance(facts, dict) and isinstance(facts.get("config"), dict) and "data" in facts["config"]):
         return None
-    return load_data(from_json(DataConfig, facts["config"]["data"], "data"))
+    return load_data(from_json(DataConfig, facts["config"]["data"], f"{run / 'config.json'}: config.data"))
 
 
 def is_patched(path: Path) -> bool:
@@ -92,8 +93,10 @@ def is_patched(path: Path) -> bool:
 
 # -------------------------------------------------------------------------------------------------------- our runs
 def _from_run(run: Path, step: Path | None) -> Loaded:
-    facts = read_json(run / "config.json")
-    config = from_json(ModelConfig, facts["config"]["model"], f"{run / 'config.json'}: model")
+    facts = read_record(run)
+    if facts is None:
+        raise InputError(f"{run} has no config.json: give a run, or one of its checkpoints")
+    config = from_json(ModelConfig, facts["config"].get("model"), f"{run / 'config.json'}: config.model")
     candidates = [step] if step is not None else list(reversed(checkpoints.steps(run / "checkpoints")))
     reasons = [f"{run} has no checkpoint yet: train further"]
     for path in candidates:
@@ -108,9 +111,9 @@ def _from_run(run: Path, step: Path | None) -> Loaded:
 
 def _run_tokenizer(facts: Mapping[str, Any]) -> tuple[Tokenizer | None, str]:
     """The run's tokenizer, or None and why it cannot be had."""
-    wanted = facts.get("data", {}).get("tokenizer_sha256")
+    wanted = facts["data"].get("tokenizer_sha256")
     try:
-        config = from_json(DataConfig, facts["config"]["data"], "data")
+        config = from_json(DataConfig, facts["config"].get("data"), "config.json: config.data")
         found = _tokenizer_of(config)
     except InputError as error:
         return None, str(error)

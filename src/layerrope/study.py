@@ -162,7 +162,10 @@ def _outcome(run_dir: Path) -> Outcome:
     if not (run_dir / FAILURE).exists():
         return Outcome("interrupted")
     failure = read_json(run_dir / FAILURE)
-    return Outcome("failed", error=failure.get("error"), attempts=failure.get("attempts", 1))
+    error, attempts = (failure.get("error"), failure.get("attempts", 1)) if isinstance(failure, dict) else (5, 0)
+    if not isinstance(error, str | None) or type(attempts) is not int:
+        raise InputError(f"{run_dir / FAILURE} is not the record of a failure: remove it to try the run again")
+    return Outcome("failed", error=error, attempts=attempts)
 
 
 # -------------------------------------------------------------------------------------------------------- running
