@@ -325,7 +325,7 @@ def savings(
     refused: list[str] = []
     rivals: list[str | tuple[float, float]] = []
     if against:
-        rivals += dict.fromkeys([best_baseline(fit, against), *([REFERENCE] if REFERENCE in against else [])])
+        rivals.extend(dict.fromkeys([best_baseline(fit, against), *([REFERENCE] if REFERENCE in against else [])]))
     for scheme in whose:
         for rival in [*rivals, *([against_point] if against_point else [])]:
             goal = None if isinstance(rival, tuple) else target

@@ -1,5 +1,7 @@
 """lm-evaluation-harness: an `LM` as one of its models, and its own loader of exported folders beside it."""
 
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
+# (lm-eval is an extra: without it, its name resolves to this very module)
 from __future__ import annotations
 
 import contextlib
