@@ -386,6 +386,8 @@ def test_html_tells_the_story_and_pngs_are_drawn(smollm: Inspection, tmp_path: P
     drawn = smollm.to_png(tmp_path / "png")
     names = {p.stem for p in drawn}
     assert {"size", "angle", "error", "rotation", "picture-attn_read", "spread-mlp_read"} <= names
+    assert "best law" in page
+    assert "AICc ahead by" in page
     (one,) = smollm.to_png(tmp_path / "a.png")
     assert one.read_bytes()[:4] == b"\x89PNG"
 
@@ -629,7 +631,7 @@ def test_what_changes_without_layer_0_is_said(tmp_path: Path) -> None:
     assert next(iter(report.later.laws)) == "exponential"  # type: ignore[union-attr]
     assert next(iter(report.whole.laws)) == "power"  # type: ignore[union-attr]
     beta = report.later.power.beta  # type: ignore[union-attr]
-    law = "the exponential law fits best instead of the power one"
+    law = "the power law no longer fits best (exponential does)"
     assert f"Without layer 0, at attention read the exponent is {beta:.2f} and {law}." in found.verdict
     assert "of four laws the exponential one fits best" in site_verdict(report)
     assert "hardly turns" in found.verdict
@@ -659,3 +661,36 @@ def test_a_stranger_named_as_a_known_one_gets_a_hint(tmp_path: Path, names: tupl
     found = layerrope.inspect(write_folder(tmp_path / "m", tensors, {"model_type": "unheard_of"}), shuffles=0)
     hints = [n for n in found.table.notes if "--architecture" in n]
     assert [n.rpartition(" ")[2] for n in hints] == ([] if hint is None else [hint])
+
+
+# ------------------------------------------------------------------------------------------------------- pictures
+def test_the_fitted_law_is_drawn_over_the_sizes(smollm: Inspection) -> None:
+    spec = smollm.charts()["size"].to_dict()
+    first, *_ = next(iter(spec["datasets"].values())) if "datasets" in spec else spec["data"]["values"]
+    power = smollm.reports["attn_read"].whole.power  # type: ignore[union-attr]
+    assert first["fit"] == pytest.approx(power.c)
+    assert {layer["encoding"]["y"]["field"] for layer in spec["layer"]} == {"rms", "fit"}
+
+
+def test_a_picture_that_stands_alone_says_what_it_is(smollm: Inspection) -> None:
+    from layerrope.inspector.figures import _alone, _overview, charts
+
+    for name, figure in charts(smollm).items():
+        text = json.dumps(_alone(name, figure, smollm.label).to_dict())
+        assert json.dumps(figure.title)[1:-1] in text
+        assert "smollm2" in text
+        if name.startswith("picture-"):
+            assert all(word in text for word in ("stress", "Null (", "Control: pure scaling"))
+    overview = json.dumps(_overview([smollm]).to_dict())
+    assert "smollm2" in overview
+    assert "legend" in overview
+
+
+def test_sites_that_stand_together_differ_in_colour() -> None:
+    from layerrope.inspector.figures import COLOURS
+
+    for together in (
+        ("attn_read", "attn_write", "mlp_read", "mlp_write", "q_norm", "k_norm"),
+        ("attn_post", "mlp_post"),
+    ):
+        assert len({COLOURS[role] for role in together}) == len(together)

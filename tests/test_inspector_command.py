@@ -98,7 +98,7 @@ def test_broken_values_leave_strict_json_and_whole_charts(bad: Path, tmp_path: P
     spec = json.loads(body, parse_constant=lambda c: pytest.fail(c))
     values = [row["rms"] for row in spec["data"]["values"]]
     assert [v is None for v in values] == [False, False, True, True, True, False, False, False]  # 0 has no logarithm
-    assert "Broken or untouched tensors" in page
+    assert "Broken, untouched or missing tensors" in page
     assert "NaN" not in (tmp_path / "r.csv").read_text().replace(",NaN\n", ",\n")
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from inspector_files import REFERENCE, growing, smollm2
 
 from layerrope.inspector.angles import angles, outliers, rank1_share, shared_direction, unit_rows
-from layerrope.inspector.depth_law import aicc, fit_laws, power_law
+from layerrope.inspector.depth_law import aicc, best_law, fit_laws, power_law
 from layerrope.inspector.gain_fit import best_size, fit_gains
-from layerrope.inspector.health import bf16_exact, fault, folded_sites, fp16_exact, exact_in
+from layerrope.inspector.health import bf16_exact, exact_in, fault, folded_sites, fp16_exact
 from layerrope.inspector.mds import noisy_gram, picture, pure_scaling_picture, rank1_null, sweep
 from layerrope.inspector.rotation_search import RotationSearch, spectrum, turned
 
@@ -156,6 +156,12 @@ def test_aicc_penalises_by_the_formula_and_needs_layers() -> None:
     by_hand = n * math.log(float(residuals @ residuals) / n) + 2 * k + 2 * k * (k + 1) / (n - k - 1)
     assert aicc(residuals, 2) == pytest.approx(by_hand)
     assert aicc(residuals[:4], 2) is None
+
+
+def test_too_few_layers_have_no_best_law() -> None:
+    layers = np.arange(5.0)
+    assert best_law(fit_laws(layers[:4], np.exp(layers[:4]))) is None
+    assert best_law(fit_laws(layers, np.exp(layers))) == "exponential"
 
 
 def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:

@@ -67,6 +67,11 @@ def fit_laws(layers: Vector, y: Vector) -> dict[str, Law]:
     return {fit.name: fit for fit in ranked}
 
 
+def best_law(laws: dict[str, Law]) -> str | None:
+    """The name of the law with the best AICc, None with too few layers to give every law one."""
+    return next(iter(laws)) if all(law.aicc is not None for law in laws.values()) else None
+
+
 def power_law(layers: Vector, y: Vector, resamples: int = 2000, seed: int = 0) -> PowerLaw:
     """y = c (l+1)^beta by least squares on log y, layers resampled with replacement for 95% intervals.
 

@@ -6,15 +6,16 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from layerrope.charts import KEEP_SHAPE, PALETTE, save_png
+from layerrope.charts import DASHED, KEEP_SHAPE, PALETTE, save_png
 from layerrope.errors import InputError
 from layerrope.inspector.compare import short_labels
 from layerrope.inspector.mds import Picture, pure_scaling_picture
-from layerrope.inspector.site import SiteReport
+from layerrope.inspector.site import SiteReport, layer_statistics
 from layerrope.norm_sites import role_words
 
 if TYPE_CHECKING:
@@ -22,16 +23,16 @@ if TYPE_CHECKING:
 
     from layerrope.inspector.inspection import Inspection
 
-#: Role -> colour, the same in every chart. Reads are cold, writes warm.
+#: Role -> colour, the same in every chart. Sites that a model usually has together are far apart in hue.
 COLOURS = {
     "attn_read": PALETTE["blue"],
-    "mlp_read": PALETTE["sky"],
+    "mlp_read": PALETTE["vermilion"],
     "shared_read": PALETTE["blue"],
-    "attn_write": PALETTE["vermilion"],
-    "mlp_write": PALETTE["orange"],
-    "attn_post": PALETTE["purple"],
-    "mlp_post": PALETTE["wine"],
-    "q_norm": PALETTE["green"],
+    "attn_write": PALETTE["green"],
+    "mlp_write": PALETTE["purple"],
+    "attn_post": PALETTE["blue"],
+    "mlp_post": PALETTE["vermilion"],
+    "q_norm": PALETTE["orange"],
     "k_norm": PALETTE["grey"],
     "attn_inner": PALETTE["wine"],
 }
@@ -44,11 +45,8 @@ class Figure(NamedTuple):
     """an altair chart"""
     caption: str
     alt: str
-
-    @property
-    def title(self) -> str:
-        """The caption's first clause."""
-        return re.split(r"[.;:,]", self.caption)[0]
+    title: str
+    """what stands over it where it stands alone"""
 
 
 def charts(inspection: Inspection) -> dict[str, Figure]:
@@ -68,29 +66,37 @@ def charts(inspection: Inspection) -> dict[str, Figure]:
 
 
 def size_chart(inspection: Inspection) -> Figure:
-    """RMS of the gain by layer, one line a site."""
+    """RMS of the gain by layer, one line a site, with the fitted power laws over them."""
     import altair as alt
 
-    rows = [
-        {"site": role_words(r["role"]), "layer": r["layer"], "rms": r["rms"]}
-        for r in inspection.layer_rows()
-        if r["part"] == "gain" and r["layer"] is not None
-    ]
-    chart = (
-        alt.Chart(alt.Data(values=rows))
-        .mark_line()
-        .encode(
-            x=_layer_axis(),
-            y=_size_axis(),
-            color=_site_colour(list(inspection.reports)),
-            tooltip=["site:N", "layer:Q", alt.Tooltip("rms:Q", format=".4g")],
-        )
-        .properties(width=640, height=300)
-    )
+    rows = [row for report in inspection.reports.values() for row in _size_rows(report)]
+    base = alt.Chart(alt.Data(values=rows)).encode(x=_layer_axis(), color=_site_colour(list(inspection.reports)))
+    tips = ["site:N", "layer:Q", alt.Tooltip("rms:Q", format=".4g"), alt.Tooltip("fit:Q", format=".4g")]
+    measured = base.mark_line().encode(y=_size_axis(), tooltip=tips)
+    fitted = base.mark_line(point=False, strokeDash=DASHED, opacity=0.8).encode(y=_size_axis("fit"))
     caption = (
-        "Size of the gains by layer on a logarithmic scale: an exponential law is a straight line, a power law bends."
+        "Size of the gains by layer on a logarithmic scale, and dashed the fitted power law: an exponential law "
+        "would be a straight line. A gap is a layer that is missing or broken."
     )
-    return Figure(chart, caption, "RMS of the norm gains by layer, one line for each site")
+    alternative = "RMS of the norm gains by layer, one line for each site, and the power law fitted to it"
+    drawing = alt.layer(measured, fitted).properties(width=640, height=300)
+    return Figure(drawing, caption, alternative, "Size of the gains by layer (dashed: fitted power law)")
+
+
+def _size_rows(report: SiteReport) -> list[dict[str, Any]]:
+    """RMS and fitted power law of each layer; no RMS where the layer is missing."""
+    sizes: dict[int, float | None] = {r.layer: layer_statistics(r)["rms"] for r in report.site.rows}
+    sizes |= dict.fromkeys(report.site.missing)
+    power = report.whole.power if report.whole else None
+    return [
+        {
+            "site": report.site.words,
+            "layer": layer,
+            "rms": sizes[layer],
+            "fit": power.c * (layer + 1) ** power.beta if power else None,
+        }
+        for layer in sorted(sizes)
+    ]
 
 
 def comparison_charts(inspections: Sequence[Inspection]) -> list[Figure]:
@@ -122,7 +128,13 @@ def _comparison_chart(role: str, inspections: dict[str, Inspection]) -> Figure:
         )
         .properties(width=640, height=260)
     )
-    return Figure(chart, f"{role_words(role)}: size of the gains by depth.", f"RMS of {role_words(role)} by model")
+    words = role_words(role)
+    return Figure(
+        chart,
+        f"{words}: size of the gains by depth.",
+        f"RMS of {words} by model",
+        f"Size of the {words} gains by depth",
+    )
 
 
 def _layer_axis() -> alt.X:
@@ -131,10 +143,10 @@ def _layer_axis() -> alt.X:
     return alt.X("layer:Q", title="layer", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(nice=False))
 
 
-def _size_axis() -> alt.Y:
+def _size_axis(field: str = "rms") -> alt.Y:
     import altair as alt
 
-    return alt.Y("rms:Q", title="RMS of the gain", scale=alt.Scale(type="log", nice=False))
+    return alt.Y(f"{field}:Q", title="RMS of the gain", scale=alt.Scale(type="log", nice=False))
 
 
 def _site_colour(roles: Sequence[str]) -> alt.Color:
@@ -166,7 +178,12 @@ def _angle_chart(reports: Sequence[SiteReport]) -> Figure:
         .properties(width=640, height=260)
     )
     caption = "True angle in R^d between each layer's gain vector and the one before it."
-    return Figure(chart, caption, "angle between neighbouring layers' gains by layer, one line for each site")
+    return Figure(
+        chart,
+        caption,
+        "angle between neighbouring layers' gains by layer, one line for each site",
+        "Angle to the layer before",
+    )
 
 
 _FITS = {"one vector": "constant", "magnitude only": "magnitude", "LayerRoPE": "full", "free sizes": "rank1"}
@@ -198,7 +215,7 @@ def _error_chart(reports: Sequence[SiteReport]) -> Figure:
         "Error of one shared vector for all layers: as it is (one vector), growing as (l+1)^beta (magnitude "
         "only), growing and rotating (LayerRoPE), or with a free size for each layer (the best possible of rank 1)."
     )
-    return Figure(chart, caption, "relative error of four fits for each site")
+    return Figure(chart, caption, "relative error of four fits for each site", "Error of one shared vector, four ways")
 
 
 def _rotation_chart(reports: Sequence[SiteReport]) -> Figure:
@@ -233,7 +250,8 @@ def _rotation_chart(reports: Sequence[SiteReport]) -> Figure:
         "searched exactly as hard. Only a trained table to the right of nearly all shuffled ones says anything about "
         "angles. A gain of zero is not drawn."
     )
-    return Figure(chart, caption, "share of the residual removed by the rotation, trained table and shuffled ones")
+    alternative = "share of the residual removed by the rotation, trained table and shuffled ones"
+    return Figure(chart, caption, alternative, "What the rotation removes, beside its null")
 
 
 def _site_picture(report: SiteReport) -> Figure:
@@ -244,7 +262,8 @@ def _site_picture(report: SiteReport) -> Figure:
     if null:
         caption += f" Null ({null.words}): {null.mean.net:.0f} ± {null.std.net:.0f}° and {null.mean.folded:.0f}"
         caption += f" ± {null.std.folded:.0f}°."
-    return Figure(_picture_chart(drawn, report.whole.layers), caption, f"2-D picture of {report.site.words} by layer")
+    words = f"2-D picture of {report.site.words}"
+    return Figure(_picture_chart(drawn, report.whole.layers), caption, f"{words} by layer", words)
 
 
 def control_figure() -> Figure:
@@ -255,7 +274,8 @@ def control_figure() -> Figure:
         f"under {angle:.1f}°, yet the picture sweeps {drawn.sweep.net:.0f}° about the centroid "
         f"(first to last folded {drawn.sweep.folded:.0f}°)."
     )
-    return Figure(_picture_chart(drawn, tuple(range(len(drawn.points)))), caption, "2-D picture of pure scaling")
+    chart = _picture_chart(drawn, tuple(range(len(drawn.points))))
+    return Figure(chart, caption, "2-D picture of pure scaling", "Control: pure scaling")
 
 
 def _picture_chart(drawn: Picture, layers: Sequence[int]) -> Any:
@@ -299,7 +319,8 @@ def _spread_chart(report: SiteReport) -> Figure:
     middle = base.mark_line(color=colour).encode(y="p50:Q", tooltip=tips)
     chart = alt.layer(wide, close, middle).properties(width=320, height=220)
     caption = f"{report.site.words}: median, middle half and middle nine tenths of the channels."
-    return Figure(chart, caption, f"quantiles of {report.site.words} gains over channels, by layer")
+    alternative = f"quantiles of {report.site.words} gains over channels, by layer"
+    return Figure(chart, caption, alternative, f"Spread of the {report.site.words} gains over channels")
 
 
 #: Endings that name a picture which is not drawn here; any other name without .png is a folder's.
@@ -323,7 +344,7 @@ def save_pictures(inspections: Sequence[Inspection], path: str | os.PathLike[str
         return [save_png(_overview(inspections), path)]
     labels = short_labels([i.label for i in inspections]) if len(inspections) > 1 else [""]
     return [
-        save_png(figure.chart, path / f"{_file_name(f'{label}.{name}'.lstrip('.'))}.png")
+        save_png(_alone(name, figure, inspection.label), path / f"{_file_name(f'{label}.{name}'.lstrip('.'))}.png")
         for label, inspection in zip(labels, inspections, strict=True)
         for name, figure in charts(inspection).items()
     ]
@@ -339,7 +360,39 @@ def _overview(inspections: Sequence[Inspection]) -> alt.VConcatChart:
         drawn = charts(inspections[0])
         figures = [drawn[name] for name in ("size", "angle", "error") if name in drawn]
     titled = [figure.chart.properties(title=figure.title) for figure in figures]
-    return alt.vconcat(*titled).resolve_scale(color="independent", shape="independent", strokeDash="independent")
+    stacked = alt.vconcat(*titled).resolve_scale(color="independent", shape="independent", strokeDash="independent")
+    labels = [_brief(i.label) for i in inspections]
+    title = alt.TitleParams(text="Norm gains by depth", subtitle=labels, fontSize=18, subtitleFontSize=13, offset=14)
+    return stacked.properties(title=title)
+
+
+def _alone(name: str, figure: Figure, label: str) -> Any:
+    """`figure` with what a picture needs that stands alone: its title, its model, and for a 2-D picture its numbers
+    and the control of pure scaling beside it."""
+    import altair as alt
+
+    if not name.startswith("picture-"):
+        return figure.chart.properties(title=alt.TitleParams(text=figure.title, subtitle=_brief(label)))
+    pair = [
+        _without_usermeta(one.chart).properties(title=alt.TitleParams(text=one.title, subtitle=wrap(one.caption, 50)))
+        for one in (figure, control_figure())
+    ]
+    beside = alt.hconcat(*pair, spacing=60).resolve_scale(color="independent", x="independent", y="independent")
+    return beside.properties(title=alt.TitleParams(text=_brief(label), offset=10))
+
+
+def _without_usermeta(chart: Any) -> Any:
+    """A copy that may stand inside another chart."""
+    import altair as alt
+
+    inner = chart.copy()
+    inner.usermeta = alt.Undefined
+    return inner
+
+
+def _brief(label: str, most: int = 80) -> str:
+    """The end of a long label, which tells models apart."""
+    return label if len(label) <= most else f"…{label[1 - most :]}"
 
 
 def _file_name(text: str) -> str:

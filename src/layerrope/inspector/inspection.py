@@ -13,6 +13,7 @@ import numpy as np
 
 from layerrope.errors import InputError
 from layerrope.files import write_atomic, write_json
+from layerrope.inspector.depth_law import best_law
 from layerrope.inspector.mds import pure_scaling_picture
 from layerrope.inspector.site import SiteReport, layer_statistics, report_site
 from layerrope.inspector.table import GainTable, Row, Site, Source, read_table
@@ -267,8 +268,8 @@ def _summary(report: SiteReport) -> dict[str, Any]:
         "beta_low": whole.power.beta_interval[0] if whole.power.beta_interval else None,
         "beta_high": whole.power.beta_interval[1] if whole.power.beta_interval else None,
         "r2": whole.power.r2,
-        "best_law": next(iter(whole.laws)),
-        "best_law_from_1": next(iter(later.laws)) if later else None,
+        "best_law": best_law(whole.laws),
+        "best_law_from_1": best_law(later.laws) if later else None,
         "beta_from_1": later.power.beta if later else None,
         "largest_angle": whole.angles.largest,
         "largest_angle_from_1": later.angles.largest if later else None,

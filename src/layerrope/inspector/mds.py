@@ -91,8 +91,8 @@ def rank1_null(rows: Matrix, shared: Shared, draws: int = 50, seed: int = 0) -> 
     sweeps = [sweep(_axes(_centred(noisy_gram(shared.size, size, rows.shape[1], rng)))[0]) for _ in range(draws)]
     values = np.array([list(asdict(s).values()) for s in sweeps])
     words = f"one shared direction plus each layer's own amount of noise ({draws} draws)"
-    over = [Sweep(*f(values, axis=0).tolist()) for f in (np.mean, np.std, np.min, np.max)]
-    return Null(words, *over, draws)
+    mean, std, least, most = (Sweep(*f(values, axis=0).tolist()) for f in (np.mean, np.std, np.min, np.max))
+    return Null(words, mean, std, least, most, draws)
 
 
 def noisy_gram(along: Matrix, noise: Matrix, d: int, rng: np.random.Generator) -> Matrix:

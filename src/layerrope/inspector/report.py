@@ -9,7 +9,8 @@ import numpy as np
 
 from layerrope.inspector.compare import compare, short_labels
 from layerrope.inspector.figures import charts, comparison_charts, control_figure
-from layerrope.inspector.words import site_verdict
+from layerrope.inspector.site import SiteReport, View
+from layerrope.inspector.words import fixed, leading, site_verdict
 from layerrope.norm_sites import role_words
 from layerrope.page import Page
 
@@ -45,7 +46,7 @@ def _comparison(page: Page, inspections: Sequence[Inspection]) -> None:
     short = dict(zip(labels, short_labels(labels), strict=True))
     page.heading("Side by side")
     page.table([{"model": short[i.label], "verdict": i.verdict} for i in inspections], "In words")
-    page.charts(comparison_charts(inspections))
+    page.charts([f[:3] for f in comparison_charts(inspections)])
     page.table(_renamed(both.site_rows, _BY_ROLE, short), "By role")
     if both.only_in:
         only = (f"{role_words(r)} only in {', '.join(short[m] for m in models)}" for r, models in both.only_in.items())
@@ -108,57 +109,82 @@ def _model(page: Page, inspection: Inspection, several: bool) -> None:
 
 
 def _growth(page: Page, inspection: Inspection, figures: dict[str, Any]) -> None:
-    page.heading("Growth with depth", 3).chart(*figures["size"])
-    rows = []
-    for report in inspection.reports.values():
-        for words, view in (("all", report.whole), ("from layer 1", report.later)):
-            if view is not None:
-                low, high = view.power.beta_interval or (None, None)
-                rows.append(
-                    {
-                        "site": report.site.words,
-                        "layers": words,
-                        "c": view.power.c,
-                        "beta": view.power.beta,
-                        "95% from": low,
-                        "to": high,
-                        "R²": view.power.r2,
-                        **{f"AICc {law.name}": law.aicc for law in sorted(view.laws.values(), key=lambda f: f.name)},
-                    }
-                )
-    page.table(rows, "RMS of the gain as c (l+1)^beta, and the laws it competes with (the lowest AICc fits best)")
+    page.heading("Growth with depth", 3).chart(*figures["size"][:3])
+    views = [(r, words, view) for r in inspection.reports.values() for words, view in _views(r)]
+    page.table([_growth_row(*v) for v in views], "RMS of the gain as c (l+1)^beta, and the law that fits best")
+    laws = [
+        {"site": r.site.words, "layers": words, **{n: law.aicc for n, law in sorted(view.laws.items())}}
+        for r, words, view in views
+    ]
+    page.table(laws, "AICc of each law (the lowest fits best; less than 2 apart says nothing)", folded=True)
+
+
+def _views(report: SiteReport) -> list[tuple[str, View]]:
+    """Both selections of a site's layers, as far as there are fits."""
+    views = (("all", report.whole), ("from layer 1", report.later))
+    return [(words, view) for words, view in views if view is not None]
+
+
+def _growth_row(report: SiteReport, words: str, view: View) -> dict[str, Any]:
+    interval = view.power.beta_interval
+    best, second, *_ = view.laws.values()
+    lead = None if best.aicc is None or second.aicc is None else second.aicc - best.aicc
+    return {
+        "site": report.site.words,
+        "layers": words,
+        "fitted": len(view.layers),
+        "c": view.power.c,
+        "beta": view.power.beta,
+        "95% interval": f"{fixed(interval[0])} to {fixed(interval[1])}" if interval else None,
+        "R²": view.power.r2,
+        "best law": " or ".join(leading(view.laws)) or None,
+        "AICc ahead by": lead,
+    }
 
 
 def _direction(page: Page, inspection: Inspection, figures: dict[str, Any]) -> None:
     told = [r for r in inspection.reports.values() if r.whole is not None]
     if not told:
         return
-    page.heading("Direction", 3).chart(*figures["angle"])
+    page.heading("Direction", 3).chart(*figures["angle"][:3])
     page.table([row for r in told for row in _direction_rows(r)], "True angles in degrees, and shares of one direction")
-    page.charts([*(f for name, f in figures.items() if name.startswith("picture-")), control_figure()])
+    absolute = [row for r in told for row in _absolute_rows(r)]
+    page.table(absolute, "The same with every row at length one, and for |g| (signs are arbitrary)", folded=True)
+    pictures = [f for name, f in figures.items() if name.startswith("picture-")]
+    page.charts([f[:3] for f in (*pictures, control_figure())])
     rows = [_outlier_row(r) for r in told if r.outliers is not None]
-    page.table(rows, "Which channels depart from one shared trajectory")
+    page.table(
+        rows,
+        "Channels that carry half and 90% of the departure from one direction, and what is left without the top 1%",
+    )
 
 
-def _direction_rows(report: Any) -> list[dict[str, Any]]:
-    rows = []
-    for words, view in (("all", report.whole), ("from layer 1", report.later)):
-        if view is not None:
-            rows.append(
-                {
-                    "site": report.site.words,
-                    "layers": words,
-                    "largest": view.angles.largest,
-                    "between": view.angles.largest_pair,
-                    "first to last": view.angles.first_to_last,
-                    "median step": float(np.nanmedian(view.angles.steps)),
-                    "rank-1 share": view.rank1,
-                    "of unit rows": view.rank1_unit,
-                    "largest of |g|": view.largest_angle_abs,
-                    "rank-1 of |g|": view.rank1_abs,
-                }
-            )
-    return rows
+def _direction_rows(report: SiteReport) -> list[dict[str, Any]]:
+    return [
+        {
+            "site": report.site.words,
+            "layers": words,
+            "largest": view.angles.largest,
+            "between": view.angles.largest_pair,
+            "first to last": view.angles.first_to_last,
+            "median step": float(np.nanmedian(view.angles.steps)),
+            "rank-1 share": view.rank1,
+        }
+        for words, view in _views(report)
+    ]
+
+
+def _absolute_rows(report: SiteReport) -> list[dict[str, Any]]:
+    return [
+        {
+            "site": report.site.words,
+            "layers": words,
+            "rank-1 share of unit rows": view.rank1_unit,
+            "largest angle of |g|": view.largest_angle_abs,
+            "rank-1 share of |g|": view.rank1_abs,
+        }
+        for words, view in _views(report)
+    ]
 
 
 def _outlier_row(report: Any) -> dict[str, Any]:
@@ -166,11 +192,11 @@ def _outlier_row(report: Any) -> dict[str, Any]:
     return {
         "site": report.site.words,
         "channels": report.d,
-        "carry half": split.half,
-        "carry 90%": split.ninety,
-        "share of top 1%": split.top_share,
-        "rank-1 share without them": split.rank1_without,
-        "largest angle without them": split.largest_angle_without,
+        "half": split.half,
+        "90%": split.ninety,
+        "top 1%": split.top_share,
+        "rank-1 without": split.rank1_without,
+        "angle without": split.largest_angle_without,
         "most deviating": split.top_channels[:5],
     }
 
@@ -178,11 +204,14 @@ def _outlier_row(report: Any) -> dict[str, Any]:
 def _fits(page: Page, inspection: Inspection, figures: dict[str, Any]) -> None:
     if "error" not in figures:
         return
-    page.heading("Does LayerRoPE's form describe them?", 3).chart(*figures["error"])
-    rows = [_fit_row(r) for r in inspection.reports.values() if r.whole is not None]
-    page.table(rows, "Best scalars (gamma at unit RMS) and errors; angles that are not identifiable say nothing")
+    page.heading("Does LayerRoPE's form describe them?", 3).chart(*figures["error"][:3])
+    told = [r for r in inspection.reports.values() if r.whole is not None]
+    page.table([_fit_row(r) for r in told], "Relative errors, and what the rotation removes beside its null")
+    fits = [(r.site.words, r.whole.fit) for r in told if r.whole is not None]
+    scalars = [{"site": words, **fit.scalars, "angles": _angles_word(fit)} for words, fit in fits]
+    page.table(scalars, "Best scalars (gamma at unit RMS); angles not identifiable say nothing", folded=True)
     if "rotation" in figures:
-        page.chart(*figures["rotation"])
+        page.chart(*figures["rotation"][:3])
     scalars = inspection.table.scalars
     if scalars:
         page.table([{"site": s, **v} for s, v in scalars.items()], "Scalars as this run learned them", digits=5)
@@ -192,15 +221,14 @@ def _fit_row(report: Any) -> dict[str, Any]:
     fit = report.whole.fit
     return {
         "site": report.site.words,
-        **fit.scalars,
-        "angles": _angles_word(fit),
         "constant": fit.constant,
-        "magnitude only": fit.magnitude,
+        "magnitude": fit.magnitude,
         "LayerRoPE": fit.full,
         "free sizes": fit.rank1,
-        "rotation removes": fit.rotation_gain,
-        "most of shuffled": max(fit.null) if fit.null else None,
+        "rotation": fit.rotation_gain,
+        "null up to": max(fit.null) if fit.null else None,
         "p": fit.p_value,
+        "angles": _angles_word(fit),
     }
 
 
@@ -208,7 +236,7 @@ def _angles_word(fit: Any) -> str:
     if fit.rotation_gain is None:
         return "not tried"
     if not fit.decidable:
-        return "undecided: too few shuffles"
+        return "undecided"
     return "identifiable" if fit.identifiable else "not identifiable"
 
 
@@ -217,5 +245,5 @@ def _details(page: Page, inspection: Inspection, figures: dict[str, Any]) -> Non
     for report in inspection.reports.values():
         page.heading(report.site.words, 4).text(site_verdict(report))
         page.text(f"Convention: {report.site.convention} ({report.site.reason}).")
-    page.charts([f for name, f in figures.items() if name.startswith("spread-")])
+    page.charts([f[:3] for name, f in figures.items() if name.startswith("spread-")])
     page.table(inspection.layer_rows(), "Every norm vector", folded=True)

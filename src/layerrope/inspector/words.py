@@ -82,6 +82,13 @@ def law_changes(report: SiteReport) -> bool:
     return old.aicc - after.aicc >= TELLING
 
 
+def leading(laws: dict[str, Law]) -> list[str]:
+    """The law that fits best and those that nothing tells from it."""
+    scores = {name: law.aicc for name, law in laws.items() if law.aicc is not None}
+    best = min(scores.values(), default=0.0)
+    return [name for name, score in scores.items() if score - best < TELLING] if len(scores) == len(laws) else []
+
+
 def _trend(view: View) -> str:
     interval = view.power.beta_interval
     low, high = interval or (view.power.beta, view.power.beta)
@@ -203,7 +210,7 @@ def _without_first(reports: Sequence[SiteReport]) -> list[str]:
     for r in reports:
         if r.whole is None or r.later is None:
             continue
-        law = f"the {next(iter(r.later.laws))} law fits best instead of the {next(iter(r.whole.laws))} one"
+        law = f"the {next(iter(r.whole.laws))} law no longer fits best ({' or '.join(leading(r.later.laws))} does)"
         parts = [law] if law_changes(r) else []
         if abs(r.later.power.beta - r.whole.power.beta) > MOVES:
             parts.insert(0, f"the exponent is {fixed(r.later.power.beta)}")
