@@ -12,7 +12,7 @@ from toy_run import run, toy_config, until
 from layerrope.cli import main
 from layerrope.errors import InputError
 from layerrope.loading import load_lm, run_data
-from layerrope.study import FAILURE, Study, outcomes
+from layerrope.study import FAILURE, FILE, Study, outcomes, read_study, write_study
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,18 @@ def test_a_failure_of_another_shape_is_refused(tmp_path: Path, text: str) -> Non
     (folder / FAILURE).write_text(text)
     with pytest.raises(InputError, match=FAILURE):
         outcomes(wanted, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"points": [3]}, {"points": None}, {"keys": [1]}, {"facts": []}, {"base": []}, {"labels": 5}, {"name": 1}],
+)
+def test_a_study_of_another_shape_is_refused_by_field(tmp_path: Path, change: dict[str, Any]) -> None:
+    write_study(Study("s", toy_config(), ({"seed": 0},)), tmp_path)
+    saved = json.loads((tmp_path / FILE).read_text())
+    (tmp_path / FILE).write_text(json.dumps(saved | change))
+    with pytest.raises(InputError, match=f"is not a study .{next(iter(change))}"):
+        read_study(tmp_path)
+    (tmp_path / FILE).write_text("[]")
+    with pytest.raises(InputError, match="is not a study"):
+        read_study(tmp_path)

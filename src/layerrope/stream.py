@@ -12,11 +12,11 @@ from torch import Tensor
 
 from layerrope import checkpoint
 from layerrope.errors import InputError
-from layerrope.files import read_json
 from layerrope.gains import KINDS, LayerRoPE
 from layerrope.model import LM
 from layerrope.recipe import TrainConfig, from_json
 from layerrope.residual import Sublayer
+from layerrope.run_folder import read_record
 
 
 def trained_model(run_dir: Path) -> tuple[LM, TrainConfig]:
@@ -25,7 +25,10 @@ def trained_model(run_dir: Path) -> tuple[LM, TrainConfig]:
     Raises:
         InputError: no run there, no sound checkpoint, or one of another model.
     """
-    config = from_json(TrainConfig, read_json(run_dir / "config.json")["config"])
+    record = read_record(run_dir)
+    if record is None:
+        raise InputError(f"{run_dir} has no config.json: give the folder of a run")
+    config = from_json(TrainConfig, record["config"], f"{run_dir / 'config.json'}: config")
     path, found, skipped = checkpoint.latest(run_dir / "checkpoints")
     if found is None:
         raise InputError(skipped[0] if skipped else f"{run_dir} has no checkpoint: its run was not trained to a save")

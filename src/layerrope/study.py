@@ -137,6 +137,7 @@ def read_study(folder: Path) -> Study:
     if not (folder / FILE).exists():
         raise InputError(f"{folder} holds no study (no {FILE}): give the folder that compare or study wrote")
     saved = read_json(folder / FILE)
+    _check_shape(saved, folder / FILE)
     try:
         base = from_json(TrainConfig, saved["base"], f"base in {folder / FILE}")
         points, keys = tuple(saved["points"]), tuple(saved["keys"])
@@ -148,6 +149,18 @@ def read_study(folder: Path) -> Study:
         return Study(saved["name"], base, points, saved["facts"], keys, labels)
     except (KeyError, TypeError) as error:
         raise InputError(f"{folder / FILE} is not a study ({error}): run the study again") from error
+
+
+def _check_shape(saved: Any, path: Path) -> None:
+    """Raise InputError, naming the field, unless a study.json has the fields of `write_study` in their types."""
+    found = saved if isinstance(saved, dict) else {}
+    for name, kind in {"name": str, "base": dict, "facts": dict, "points": list, "keys": list}.items():
+        if not isinstance(found.get(name), kind):
+            raise InputError(f"{path} is not a study ({name} is missing or of another type): run the study again")
+    for name, kind in {"points": dict, "keys": str, "labels": dict}.items():
+        rows = found.get(name, [])
+        if not isinstance(rows, list) or not all(isinstance(row, kind) for row in rows):
+            raise InputError(f"{path} is not a study ({name} is of another type): run the study again")
 
 
 def outcomes(study: Study, folder: Path) -> dict[str, Outcome]:
