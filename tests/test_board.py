@@ -81,9 +81,7 @@ def test_a_command_is_written_as_typed() -> None:
     from layerrope.commands.compare import Command
 
     assert typed(Command(), "compare") == "layerrope compare"
-    made = Command(
-        schemes=("lns", "hc:n=2"), lrs=(3e-3, 1e-2), compile=False, out=Path("a b"), json=True
-    )
+    made = Command(schemes=("lns", "hc:n=2"), lrs=(3e-3, 1e-2), compile=False, out=Path("a b"), json=True)
     assert typed(made, "compare", ("json",)) == (
         "layerrope compare --schemes lns hc:n=2 --lrs 0.003 0.01 --no-compile --out 'a b'"
     )
