@@ -58,7 +58,8 @@ def test_drawing_without_meaning_is_refused(change: dict[str, Any], message: str
     with pytest.raises(InputError, match=message):
         Sampling(**change)
     with pytest.raises(InputError, match=message):
-        model().generate(torch.zeros(1, 2, dtype=torch.long), **{"n_new": 1} | change)
+        options: dict[str, Any] = {"n_new": 1} | change
+        model().generate(torch.zeros(1, 2, dtype=torch.long), **options)
 
 
 def test_ids_of_another_shape_are_refused() -> None:
