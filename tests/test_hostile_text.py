@@ -57,8 +57,8 @@ def test_a_prompt_that_is_not_utf8_is_refused_before_the_first_piece() -> None:
 def test_drawing_without_meaning_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Sampling(**change)
+    options: dict[str, Any] = {"n_new": 1} | change
     with pytest.raises(InputError, match=message):
-        options: dict[str, Any] = {"n_new": 1} | change
         model().generate(torch.zeros(1, 2, dtype=torch.long), **options)
 
 
