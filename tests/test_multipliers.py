@@ -9,8 +9,8 @@ import torch
 from nets import tiny, token_ids
 
 from layerrope.errors import InputError
-from layerrope.multipliers import InitTable, RoleRow, init_table
 from layerrope.model import LM
+from layerrope.multipliers import InitTable, RoleRow, init_table
 from layerrope.optim import Optimizers
 from layerrope.scheme_table import schemes
 

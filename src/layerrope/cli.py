@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "study": "train one of the studies (ladder, depth, lr, ablation ...), or say what it would cost",
     "fit": "fit scaling laws to a table or a study and say how much compute a scheme saves",
     "train": "train one model under one scheme, resumable",
+    "vision": "train Vision Transformers under several schemes on images and compare them",
     "account": "count parameters, FLOPs and memory of a shape under several schemes",
     "probe": "show what each layer of trained models does to the stream, by depth",
     "bench": "time training steps in paired repetitions",
