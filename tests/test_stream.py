@@ -94,5 +94,5 @@ def test_a_run_s_model_is_read_back(tmp_path: Path, tie: bool) -> None:
 
 
 def test_a_run_without_a_checkpoint_is_bad_input(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has no config.json"):
+    with pytest.raises(InputError, match=r"has no config\.json"):
         trained_model(tmp_path)
