@@ -1,0 +1,153 @@
+"""`layerrope vision`: depth schemes side by side on images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from layerrope.kinds import VisionTrainConfig
+    from layerrope.session import Callback
+    from layerrope.vision import VisionRow
+
+
+@dataclass(frozen=True)
+class Command:
+    """Train Vision Transformers under several depth schemes, at several learning rates and seeds, and compare them.
+
+    The learning rate is chosen on the held-out images that are reported, for every scheme alike. Runs are resumable:
+    the same command continues, and finished runs are only read.
+    """
+
+    schemes: tuple[str, ...] = ("prenorm", "layerrope")
+    """depth schemes, with options where wanted; the first is what the others are compared with"""
+    data: str = "digits"
+    """digits (1,797 of 8 x 8 pixels, bundled), an .npz file (arrays images and labels), or a folder of class folders"""
+    tier: str = "micro"
+    """named model size: micro (8 x 8 pixels, patches of 2), deit-ti, deit-s, deit-b (224 pixels, patches of 16)"""
+    image_size: int | None = None
+    """height and width in pixels, instead of the tier's; a folder's pictures are brought to it"""
+    patch_size: int | None = None
+    """height and width of a patch in pixels, instead of the tier's"""
+    channels: int | None = None
+    """colour channels, instead of the tier's"""
+    n_class: int | None = None
+    """classes, instead of the tier's"""
+    n_layer: int | None = None
+    """layers, instead of the tier's"""
+    n_head: int | None = None
+    """attention heads, instead of the tier's"""
+    d_model: int | None = None
+    """width, instead of the tier's"""
+    d_ff: int | None = None
+    """hidden width of the MLP, instead of the tier's"""
+    drop_path: float | None = None
+    """largest share of branches dropped in training, instead of the tier's"""
+    shift: int = 1
+    """pixels by which training images are moved, at most, in each direction"""
+    flip: bool = False
+    """mirror half of the training images"""
+    lrs: tuple[float, ...] = (1e-3, 3e-3)
+    """peak learning rates to try"""
+    seeds: int = 3
+    """runs of each scheme and rate"""
+    steps: int = 500
+    """optimiser updates of a run"""
+    batch_size: int = 64
+    """images per update"""
+    weight_decay: float = 0.05
+    """AdamW's, for matrices, embeddings and the head"""
+    device: str = "cpu"
+    """cpu, cuda, cuda:N"""
+    out: Path = Path("runs/vision")
+    """folder of the runs"""
+    json: bool = False
+    """print one JSON document on stdout and nothing else"""
+
+    def run(self) -> int:
+        from layerrope.commands.live import RunBar
+        from layerrope.errors import InputError
+        from layerrope.terminal import emit_json
+        from layerrope.vision import compare_vision
+
+        if self.seeds < 1:
+            raise InputError(f"seeds must be at least 1: got {self.seeds}")
+        bars: list[RunBar] = []
+
+        def watch(label: str) -> Callback:
+            while bars:
+                bars.pop().__exit__(None, None, None)
+            bars.append(RunBar(label).__enter__())
+            return bars[-1]
+
+        try:
+            base, seeds = self.base(), range(self.seeds)
+            rows = compare_vision(base, self.schemes, self.lrs, seeds, self.out, device=self.device, watch=watch)
+        finally:
+            while bars:
+                bars.pop().__exit__(None, None, None)
+        if self.json:
+            emit_json({"schema_version": 1, "data": self.data, "rows": [asdict(row) for row in rows]})
+        else:
+            _show(rows, f"{self.data}: {base.model.n_layer} layers, width {base.model.d_model}, {self.steps} steps")
+        return 0
+
+    def base(self) -> VisionTrainConfig:
+        """The run that all others are made from."""
+        from layerrope.errors import one_of
+        from layerrope.images import ImageConfig
+        from layerrope.kinds import VisionTrainConfig
+        from layerrope.vit import vit_tiers
+
+        names = ("image_size", "patch_size", "channels", "n_class", "n_layer", "n_head", "d_model", "d_ff", "drop_path")
+        given = {n: getattr(self, n) for n in names if getattr(self, n) is not None}
+        model = replace(vit_tiers[one_of("tier", self.tier, vit_tiers)], **given)
+        size = model.image_size if Path(self.data).is_dir() else None
+        return VisionTrainConfig(
+            model=model,
+            data=ImageConfig(self.data, size, shift=self.shift, flip=self.flip),
+            steps=self.steps,
+            batch_size=self.batch_size,
+            optimizer="adamw",
+            weight_decay=self.weight_decay,
+            clip=1.0,
+            checkpoint_every=0,
+            log_every=max(1, self.steps // 10),
+        )
+
+
+_COLUMNS: dict[str, Callable[[VisionRow], str]] = {
+    "parameters": lambda row: f"{row.parameters:,}",
+    "lr": lambda row: f"{row.lr:g}{' (edge)' if row.at_edge else ''}",
+    "loss": lambda row: f"{row.val_loss.mean:.4f}",
+    "accuracy": lambda row: f"{row.accuracy.mean:.2%}",
+    "to the first, 95%": lambda row: _interval(row),
+    "diverged": lambda row: str(row.diverged),
+}
+
+
+def _interval(row: VisionRow) -> str:
+    gain = row.gain
+    if gain is None:
+        return ""
+    if gain.low is None or gain.high is None:
+        return f"{gain.mean:+.2%}"
+    return f"{gain.mean:+.2%} ({gain.low:+.2%} to {gain.high:+.2%})"
+
+
+def _show(rows: list[VisionRow], title: str) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from layerrope.terminal import out
+
+    table = Table(title=escape(title))
+    table.add_column("scheme")
+    for name in _COLUMNS:
+        table.add_column(name, justify="right", overflow="fold")
+    for row in rows:
+        table.add_row(escape(row.scheme), *(cell(row) for cell in _COLUMNS.values()))
+    out.print(table)
+    out.print("Loss (nats) and accuracy on held-out images, on which each scheme's learning rate was also chosen.")

@@ -1,0 +1,144 @@
+"""Depth schemes side by side on images: every scheme at every learning rate with every seed, one run each.
+
+Runs of one seed share their images, their order and all the weights that two schemes both have, so differences to the
+first scheme are taken seed by seed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from layerrope.errors import InputError
+from layerrope.images import ImageData, load_images
+from layerrope.intervals import Interval, t_interval
+from layerrope.kinds import VisionTrainConfig
+from layerrope.recipe import run_key
+from layerrope.run_folder import read_metrics
+from layerrope.scheme_table import scheme
+from layerrope.session import Callback
+from layerrope.train import train
+from layerrope.vit import ViT
+
+
+@dataclass(frozen=True)
+class VisionRow:
+    """One scheme at its best learning rate, over seeds."""
+
+    scheme: str
+    parameters: int
+    lr: float
+    """of those tried, the one with the smallest mean held-out loss"""
+    at_edge: bool
+    """is it the smallest or largest tried, where more than one was?"""
+    val_loss: Interval
+    """nats per held-out image"""
+    accuracy: Interval
+    """share of held-out images named right"""
+    gain: Interval | None
+    """accuracy beyond the first scheme's, seed by seed; None for the first"""
+    diverged: int
+    """runs of this scheme, at any rate, whose loss was not finite"""
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    val_loss: float
+    accuracy: float
+    parameters: int
+
+
+def compare_vision(
+    base: VisionTrainConfig,
+    schemes: Sequence[str],
+    lrs: Sequence[float],
+    seeds: Sequence[int],
+    folder: Path,
+    *,
+    device: str = "cpu",
+    watch: Callable[[str], Callback | None] = lambda label: None,
+) -> list[VisionRow]:
+    """Train every combination below `folder`; finished runs there are only read. The first scheme is the baseline.
+
+    Args:
+        base: the run of which scheme, learning rate and seed are replaced.
+        watch: gives the progress callback of a run from its label.
+
+    Raises:
+        InputError: nothing to compare, a scheme that does not exist or fit, images that do not fit the model.
+    """
+    for name, values in (("scheme", schemes), ("learning rate", lrs), ("seed", seeds)):
+        if not values or len(set(values)) < len(values):
+            raise InputError(f"give at least one {name}, and each once: got {', '.join(map(str, values)) or 'none'}")
+    for name in schemes:
+        scheme(name)
+        ViT(replace(base.model, scheme=name))
+    data = load_images(base.data)
+    found = {
+        (name, lr, seed): _run(_config(base, name, lr, seed), folder, data, device, watch)
+        for name in schemes
+        for seed in seeds
+        for lr in lrs
+    }
+    return [_row(name, schemes[0], lrs, seeds, found) for name in schemes]
+
+
+def _config(base: VisionTrainConfig, name: str, lr: float, seed: int) -> VisionTrainConfig:
+    return replace(base, model=replace(base.model, scheme=name), lr=lr, seed=seed)
+
+
+def _run(
+    config: VisionTrainConfig,
+    folder: Path,
+    data: ImageData,
+    device: str,
+    watch: Callable[[str], Callback | None],
+) -> _Outcome | None:
+    """How the run ended, or None where it diverged."""
+    label = f"{config.model.scheme} lr {config.lr:g} seed {config.seed}"
+    path = folder / f"{re.sub(r'[^A-Za-z0-9.+-]+', '-', config.model.scheme)}-{run_key(config)}"
+    result = train(config, path, device=device, data=data, progress=watch(label))
+    if result.status == "interrupted":
+        raise KeyboardInterrupt
+    if result.status == "diverged" or result.val_loss is None:
+        return None
+    accuracy = read_metrics(path / "metrics.jsonl")[-1]["val_accuracy"]
+    return _Outcome(result.val_loss, accuracy, result.n_params)
+
+
+Found = dict[tuple[str, float, int], _Outcome | None]
+
+
+def _row(name: str, first: str, lrs: Sequence[float], seeds: Sequence[int], found: Found) -> VisionRow:
+    lr = best_lr(name, lrs, seeds, found)
+    mine, theirs = _at(name, lr, seeds, found), _at(first, best_lr(first, lrs, seeds, found), seeds, found)
+    return VisionRow(
+        scheme=name,
+        parameters=mine[0].parameters,
+        lr=lr,
+        at_edge=len(lrs) > 1 and lr in (min(lrs), max(lrs)),
+        val_loss=t_interval([o.val_loss for o in mine]),
+        accuracy=t_interval([o.accuracy for o in mine]),
+        gain=None
+        if name == first
+        else t_interval([a.accuracy - b.accuracy for a, b in zip(mine, theirs, strict=True)]),
+        diverged=sum(found[name, rate, seed] is None for rate in lrs for seed in seeds),
+    )
+
+
+def best_lr(name: str, lrs: Sequence[float], seeds: Sequence[int], found: Found) -> float:
+    """The rate with the smallest mean loss over seeds, of those where no seed diverged.
+
+    Raises:
+        InputError: there is none.
+    """
+    whole = [lr for lr in lrs if all(found[name, lr, seed] is not None for seed in seeds)]
+    if not whole:
+        raise InputError(f"{name} diverged at every learning rate: try smaller ones than {min(lrs):g}")
+    return min(whole, key=lambda lr: sum(o.val_loss for o in _at(name, lr, seeds, found)))
+
+
+def _at(name: str, lr: float, seeds: Sequence[int], found: Found) -> list[_Outcome]:
+    return [outcome for seed in seeds if (outcome := found[name, lr, seed]) is not None]
