@@ -12,23 +12,8 @@ from layerrope.cli import main
 from layerrope.vision import _Outcome, _row
 
 torch.set_num_threads(1)
-SMALL = ["--n-layer=1", "--d-model=16", "--d-ff=16", "--steps=3", "--batch-size=16", "--seeds=2", "--lrs", "1e-3", "1e-2"]
-    "--n-layer",
-    "1",
-    "--d-model",
-    "16",
-    "--d-ff",
-    "16",
-    "--steps",
-    "3",
-    "--batch-size",
-    "16",
-    "--seeds",
-    "2",
-    "--lrs",
-    "1e-3",
-    "1e-2",
-]
+SMALL = ["--n-layer=1", "--d-model=16", "--d-ff=16", "--steps=3", "--batch-size=16", "--seeds=2"]
+SMALL += ["--lrs", "1e-3", "1e-2"]
 
 
 def test_json_and_reading_finished_runs_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
