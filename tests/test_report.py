@@ -242,7 +242,8 @@ def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
 def test_ctrl_c_leaves_a_state_that_the_same_command_continues(tmp_path: Path) -> None:
     words = [*TINY, "--steps", "3000", "--schemes", "prenorm", "--lrs", "0.01", "--out", str(tmp_path)]
     command = [sys.executable, "-m", "layerrope.cli", "compare", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes, preexec_fn=_hear_interrupts) as process:  # type: ignore[call-overload]
         _until(lambda: any(tmp_path.glob("*/metrics.jsonl")), 120)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
@@ -253,6 +254,11 @@ def test_ctrl_c_leaves_a_state_that_the_same_command_continues(tmp_path: Path) -
     assert 0 < saved[0] < 3000
     assert "Traceback" not in err
     assert not list(tmp_path.glob("*/result.json"))
+
+
+def _hear_interrupts() -> None:
+    """A suite that runs in the background passes "ignore" on to its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _until(true: Any, seconds: float) -> None:
