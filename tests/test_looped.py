@@ -10,6 +10,7 @@ import pytest
 import torch
 from nets import role_of, token_ids
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 
 from layerrope.errors import InputError
 from layerrope.loop_parts import Injection
@@ -198,6 +199,25 @@ def test_value_embeddings_stand_in_every_other_layer_up_to_the_last() -> None:
         config = replace(TINY, prelude=1, core=n, coda=1)
         with_value = [layer.value is not None for layer in LoopedLM(config).layers]
         assert with_value == [i % 2 == (n + 1) % 2 for i in range(n + 2)]
+
+
+@pytest.mark.parametrize("scheme", ["prenorm", "layerrope", "hc+layerrope"])
+def test_number_of_compiled_graphs_does_not_grow(scheme: str) -> None:
+    """With and without a value embedding, with and without gradient, rows for all or for each sequence: 8 at most."""
+    torch._dynamo.reset()
+    model, ids = LoopedLM(replace(TINY, scheme=scheme, loops=9)), token_ids(4, 9)
+    counter = CompileCounter()
+    for layer in model.layers:
+        layer.compile(backend=counter)
+    counts = []
+    for loops in (torch.tensor([1, 12, 3, 7]), torch.tensor([9, 2, 11, 4]), torch.tensor([5, 5, 5, 14])):
+        model(ids, ids, loops=loops).backward()
+        counts.append(counter.frame_count)
+    with torch.no_grad():
+        model.eval()(ids)
+    torch._dynamo.reset()
+    assert counts[0] == counts[-1] <= 6
+    assert counter.frame_count <= 8
 
 
 # ---------------------------------------------------------------------------------------------- training and roles

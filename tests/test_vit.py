@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from nets import role_of
+from torch._dynamo.testing import CompileCounter
 
 from layerrope.errors import InputError
 from layerrope.images import ImageConfig, load_images
@@ -103,6 +104,17 @@ def test_meta_build_equals_direct_build() -> None:
     direct = ViT(replace(TINY, scheme="layerrope"), seed=3)
     for (name, a), (_, b) in zip(meta.state_dict().items(), direct.state_dict().items(), strict=True):
         assert torch.equal(a, b), name
+
+
+@pytest.mark.parametrize("scheme", ["layerrope", "keel", "hc"])
+def test_number_of_compiled_graphs_does_not_grow_with_depth(scheme: str) -> None:
+    torch._dynamo.reset()
+    model, counter = ViT(replace(TINY, n_layer=12, scheme=scheme, drop_path=0.1)), CompileCounter()
+    for layer in model.layers:
+        layer.compile(backend=counter)
+    model(pictures(3), torch.arange(3)).backward()
+    torch._dynamo.reset()
+    assert 1 <= counter.frame_count <= 2
 
 
 def test_stochastic_depth_keeps_the_mean_and_is_off_in_evaluation() -> None:
