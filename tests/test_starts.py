@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import math
 
 import pytest
@@ -187,3 +189,13 @@ def test_perinorm_cancels_the_scale_of_the_output_projections() -> None:
             layer.attn.f.o.weight.mul_(10)
             layer.mlp.f.down.weight.mul_(10)
     torch.testing.assert_close(model(ids), before, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["scheme_spec", "scheme_table", "gains", *(f"residual.{m}" for m in ("post_norm", "x0", "manifold", "attn_res"))],
+)
+def test_examples_in_the_docstrings_run(name: str) -> None:
+    found = doctest.testmod(importlib.import_module(f"layerrope.{name}"))
+    assert found.attempted > 0
+    assert found.failed == 0
