@@ -41,6 +41,8 @@ def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> Path:
     Raises InputError when the folder cannot be written or the disk is full; `path` then is as it was.
     """
     path = Path(path)
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is no regular file: choose another name to write to")
     raw = data.encode() if isinstance(data, str) else data
     aside: str | None = None
     try:
@@ -55,9 +57,10 @@ def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> Path:
         os.chmod(aside, 0o666 & ~umask)
         os.replace(aside, path)
     except OSError as error:
+        raise unwritable(path, error) from error
+    finally:  # after a rename there is nothing left to remove; after anything else, an interrupt too, there is
         if aside is not None:
             Path(aside).unlink(missing_ok=True)
-        raise unwritable(path, error) from error
     return path
 
 

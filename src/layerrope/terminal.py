@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from layerrope.files import dumps
+from layerrope.files import strict
 
 out = Console(highlight=False)
 status = Console(stderr=True, highlight=False)
@@ -21,4 +22,4 @@ def note(text: str) -> None:
 
 def emit_json(value: Any) -> None:
     """Print `value` as the one strict JSON document on stdout."""
-    sys.stdout.write(dumps(value) + "\n")
+    sys.stdout.write(json.dumps(strict(value), indent=1, allow_nan=False) + "\n")  # ASCII: right in any encoding
