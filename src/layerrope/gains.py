@@ -305,7 +305,7 @@ class LNS(nn.Module):
 
 
 class ReZero(KeepFp32):
-    """a_l on what both sublayers of layer l write   (ReZero, arXiv 2003.04887, Eq. 2)
+    """a_l on what both sublayers of layer l write   (ReZero, arXiv 2003.04887, section 3)
 
     One scalar a layer, 0 at the start, so the network starts as the identity; held as one vector (L,), since
     FSDP2 refuses parameters without a dimension.

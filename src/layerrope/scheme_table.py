@@ -30,7 +30,7 @@ from layerrope.residual import (
     check_streams,
     deepnorm_alpha,
     deepnorm_beta,
-    keel,
+    keel_residual,
     mixln_split,
     streams_init,
 )
@@ -59,7 +59,7 @@ def perinorm() -> Scheme:
 def deepnorm(*, final_norm: bool = False) -> Scheme:
     return Scheme(
         "h <- norm((2N)^(1/4) h + f(h))",
-        "Wang et al. 2022 (DeepNet), arXiv 2203.00555, section 3, Fig. 2",
+        "Wang et al. 2022 (DeepNet), arXiv 2203.00555, Fig. 2",
         residual=lambda site: PostNorm(site, deepnorm_alpha(site.n_layer)),
         branch=bare_branch,
         init=lambda role, site: deepnorm_beta(role, site.n_layer),
@@ -69,11 +69,11 @@ def deepnorm(*, final_norm: bool = False) -> Scheme:
     )
 
 
-def keel_() -> Scheme:
+def keel() -> Scheme:
     return Scheme(
         "h <- norm(2N h + f(norm(h)))",
-        "Keel (2026), arXiv 2601.19895, section 3",
-        residual=keel,
+        "Keel (2026), arXiv 2601.19895",
+        residual=keel_residual,
         depth_rule="Keel",
         damped=frozenset({"write"}),
     )
@@ -89,7 +89,7 @@ def mixln(*, fraction: float = 0.25) -> Scheme:
 
     return Scheme(
         f"h <- norm(h + f(h)) in the first {fraction:g} of the layers, then h <- h + f(norm(h))",
-        "Li et al. 2024 (Mix-LN), arXiv 2412.13795, section 3",
+        "Li et al. 2024 (Mix-LN), arXiv 2412.13795",
         residual=lambda site: PostNorm(site) if is_post(site) else Add(),
         branch=lambda site, covers: (bare_branch if is_post(site) else pre_branch)(site, covers),
     )
@@ -99,7 +99,7 @@ def rezero(*, start: float = 0.0, final_norm: bool = True) -> Scheme:
     table = Gains(lambda n_layer, d_model: ReZero(n_layer, start), WRITES)
     return Scheme(
         "h <- h + a_l f(h)",
-        "Bachlechner et al. 2020 (ReZero), arXiv 2003.04887, Eq. 2",
+        "Bachlechner et al. 2020 (ReZero), arXiv 2003.04887, section 3",
         branch=bare_branch,
         gains=(table,),
         final_norm=final_norm,
@@ -120,7 +120,7 @@ def hc(*, n: int = 4, dynamic: bool = True, tanh: bool = True) -> Scheme:
     check_streams("hc", n)
     return Scheme(
         "x = A_m^T H;  H <- A_r^T H + B^T f(norm(x)), H of n streams",
-        "Zhu et al. 2024 (Hyper-Connections), arXiv 2409.19606, Eq. 2-5 and 10-13",
+        "Zhu et al. 2024 (Hyper-Connections), arXiv 2409.19606, sections 2-4",
         residual=partial(HyperConnection, n=n, dynamic=dynamic, tanh=tanh),
         ends=lambda site: Copies(n),
         init=lambda role, site: streams_init(role, n),
@@ -161,7 +161,7 @@ def attnres(*, size: int = 1, blocks: int = 0) -> Scheme:
     """In groups of `size` sublayers, or in so many blocks; size 1 is the full form."""
     return Scheme(
         "x = sum_i softmax_i(w . rms(v_i)) v_i;  v <- (v, f(norm(x)))",
-        "Kimi Team 2026 (Attention Residuals), arXiv 2603.15031, section 3",
+        "Kimi Team 2026 (Attention Residuals), arXiv 2603.15031",
         residual=partial(AttentionResidual, size=size, blocks=blocks),
         ends=lambda site: Mixed(site.d_model),
     )
@@ -184,7 +184,7 @@ ROWS: dict[str, Callable[..., Scheme]] = {
     "rezero": rezero,
     "layerscale": layerscale,
     "mixln": mixln,
-    "keel": keel_,
+    "keel": keel,
     "hc": hc,
     "mhc": mhc,
     "xhc": xhc,

@@ -5,7 +5,7 @@ from layerrope.residual.base import Add, Branch, Ends, Residual, Single, Site, S
 from layerrope.residual.expanded import ExpandedHyperConnection
 from layerrope.residual.hyper import Copies, HyperConnection, check_streams, streams_init
 from layerrope.residual.manifold import ManifoldHyperConnection
-from layerrope.residual.post_norm import PostNorm, deepnorm_alpha, deepnorm_beta, keel, mixln_split
+from layerrope.residual.post_norm import PostNorm, deepnorm_alpha, deepnorm_beta, keel_residual, mixln_split
 from layerrope.residual.x0 import WithX0, blend
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "check_streams",
     "deepnorm_alpha",
     "deepnorm_beta",
-    "keel",
+    "keel_residual",
     "mixln_split",
     "streams_init",
 ]

@@ -120,7 +120,7 @@ def mix(q: Tensor, sources: Sources) -> Tensor:
 
 
 class DepthAttention(KeepFp32):
-    """h = sum_i a_i v_i, a = softmax_i(query . rms(v_i) * key)   (Attention Residuals, arXiv 2603.15031, Eq. 2-4)
+    """h = sum_i a_i v_i, a = softmax_i(query . rms(v_i) * key)   (Attention Residuals, arXiv 2603.15031)
 
     The query starts at zero: the mix is the plain mean. Weights are formed in fp32; the values are not normalised.
     """
@@ -143,7 +143,7 @@ class DepthAttention(KeepFp32):
 
 # ---------------------------------------------------------------------------------------------------- the residual
 class AttentionResidual(Residual):
-    """x = sum_i softmax_i(w . rms(v_i)) v_i;  append y   (Attention Residuals, arXiv 2603.15031, section 3)
+    """x = sum_i softmax_i(w . rms(v_i)) v_i;  append y   (Attention Residuals, arXiv 2603.15031)
 
     Nothing is added to a stream: the mix is the stream. In groups of `size` sublayers, a group's outputs are summed
     into one source, which its own later sublayers see half grown; size 1 is the full form. The first sublayer has

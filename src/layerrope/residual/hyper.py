@@ -79,7 +79,7 @@ def check_streams(name: str, n: int, least: int = 1) -> int:
 
 # ---------------------------------------------------------------------------------------------- Hyper-Connections
 class HyperConnection(KeepFp32, Residual):
-    """x = A_m^T H;  H <- A_r^T H + B^T y   (Hyper-Connections, arXiv 2409.19606, Eq. 2-5 and 10-13)
+    """x = A_m^T H;  H <- A_r^T H + B^T y   (Hyper-Connections, arXiv 2409.19606, sections 2-4)
 
     Static: A_m (S), A_r (S, S) and B (S) are parameters. Dynamic: each gets scale * tanh(norm(H) W) added, with the
     norm over each stream. Starts at A_m = the stream of this sublayer, A_r = I, B = 1, W = 0: Pre-Norm. Coefficients
@@ -130,5 +130,5 @@ class HyperConnection(KeepFp32, Residual):
 
 
 def streams_init(role: str, n: int) -> float:
-    """1/sqrt(n) on the output projections, so that the sum over n streams keeps its scale   (arXiv 2409.19606, 4)"""
+    """1/sqrt(n) on the output projections, so that the sum over n streams keeps its scale   (arXiv 2409.19606)"""
     return n**-0.5 if role in {"o", "down"} else 1.0

@@ -43,7 +43,7 @@ def deepnorm_beta(role: str, n_layer: int) -> float:
     return (8 * n_layer) ** -0.25 if role in {"v", "o", "gate", "up", "down"} else 1.0
 
 
-def keel(site: Site) -> Residual:
+def keel_residual(site: Site) -> Residual:
     """h <- norm(2N h + y), N layers; alpha is 1 in the first layer, and the first add has no norm
 
     (Keel, arXiv 2601.19895: alpha is the number of sublayers.) f reads norm(h); see the branch.
