@@ -68,6 +68,11 @@ def _dot(v: Tensor, q: Tensor) -> Tensor:
     return v @ q if v.dtype == q.dtype and q.ndim == 1 else (v * q).sum(-1)
 
 
+def _sum(w: Tensor, v: Tensor) -> Tensor:
+    """sum of w v over batch and positions, (B, T, 1) and (B, T, D) to (D,), in w's dtype."""
+    return v.flatten(0, 1).mT @ w.flatten() if v.dtype == w.dtype else (w * v).sum((0, 1))
+
+
 def depth_weights(q: Tensor, values: Sequence[Tensor], scales: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Logits q . v_i / rms(v_i) and their softmax over the sources, each (N, B, T)."""
     with no_autocast(q.device):
@@ -101,14 +106,16 @@ class _Mix(torch.autograd.Function):
         q, *sources = saved
         n = len(sources) // 2
         values, scales = sources[:n], sources[n:]
-        logits, weights = depth_weights(q, values, scales)
         g = grad_outputs[0].to(q.dtype)
-        to_weights = torch.stack([_dot(v, g) for v in values])
+        # both products of a source while it is in the cache: at depth, reading the sources is what takes the time
+        pairs = [(_dot(v, q) * scale, _dot(v, g)) for v, scale in zip(values, scales, strict=True)]
+        logits, to_weights = (torch.stack(rows) for rows in zip(*pairs, strict=True))
+        weights = torch.softmax(logits, 0)
         to_logits = weights * (to_weights - (weights * to_weights).sum(0))
         to_q, to_values, to_scales = torch.zeros_like(q), list[Tensor](), list[Tensor]()
         for v, scale, a, logit, pull in zip(values, scales, weights, logits, to_logits, strict=True):
             along_q = (pull * scale)[..., None]
-            to_q += (along_q * v).sum((0, 1))
+            to_q += _sum(along_q, v)
             to_values.append((along_q * q).addcmul_(a[..., None], g).to(v.dtype))
             to_scales.append(pull * logit / scale)
         return to_q, *to_values, *to_scales
