@@ -101,7 +101,13 @@ def until(steps: int) -> Any:
 
 
 def kill_config() -> TrainConfig:
-    return toy_config(steps=60, checkpoint_every=1, eval_every=7, micro_batch=2)
+    return toy_config(steps=70, checkpoint_every=1, eval_every=7, micro_batch=2)
+
+
+def held(steps: int) -> Any:
+    """A `stop` that never says yes, but holds its process after so many steps: a kill comes before the end."""
+    left = iter(range(steps - 1))
+    return lambda: next(left, None) is None and time.sleep(600)
 
 
 def await_change(folder: Path, limit: float = 20) -> None:
@@ -120,12 +126,13 @@ def main(kills: int, folder: Path) -> None:
         if child == 0:
             code = 1
             try:
-                code = int(run(kill_config(), folder).status != "done")
+                stop = held(2) if attempt < kills else None
+                code = int(run(kill_config(), folder, stop=stop).status != "done")
             finally:
                 os._exit(code)
         if attempt < kills:
             await_change(folder / "checkpoints")
-            time.sleep(rng.uniform(0, 0.05))
+            time.sleep(rng.uniform(0, 0.05) * (attempt % 2))  # every other kill falls into the save just begun
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         reached = sorted(int(p.name.split("-")[1]) for p in folder.glob("checkpoints/step-*"))
