@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
 import pytest
@@ -14,7 +14,65 @@ from toy_run import toy_config
 from layerrope.config import ModelConfig
 from layerrope.data import DataConfig
 from layerrope.errors import InputError
-from layerrope.recipe import NEUTRAL, TrainConfig, differences, from_json, run_key, to_json
+from layerrope.recipe import KEY_VERSION, NEUTRAL, TrainConfig, completed, differences, from_json, run_key, to_json
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "TrainConfig": {
+        "batch_size": 16,
+        "micro_batch": None,
+        "lr": 0.003,
+        "schedule": "cosine",
+        "warmup": 0.1,
+        "decay": 0.2,
+        "min_lr": 0.1,
+        "optimizer": "adam",
+        "betas": (0.9, 0.999),
+        "adam_eps": 1e-08,
+        "weight_decay": 0.0,
+        "clip": None,
+        "seed": 0,
+        "precision": "fp32",
+        "compile": False,
+        "checkpointing": False,
+        "eval_every": 0,
+        "eval_tokens": None,
+        "probe_every": 0,
+        "log_every": 10,
+        "checkpoint_every": 500,
+        "keep_checkpoints": 2,
+        "steps": 1000,
+    },
+    "ModelConfig": {
+        "n_layer": 24,
+        "n_head": 2,
+        "n_kv_head": None,
+        "d_model": 64,
+        "d_ff": 176,
+        "vocab_size": 257,
+        "seq_len": 128,
+        "scheme": "prenorm",
+        "norm": "rmsnorm",
+        "eps": 1e-06,
+        "position": "rotary",
+        "rope_base": 10000.0,
+        "mlp": "swiglu",
+        "bias": False,
+        "tie": False,
+        "init_std": 0.02,
+        "embed_std": 0.02,
+    },
+    "DataConfig": {
+        "source": "embedded",
+        "tokenizer": "bytes",
+        "seq_len": 128,
+        "layout": "packed",
+        "val_fraction": 0.05,
+        "text_key": "text",
+        "max_docs": None,
+        "max_tokens": None,
+        "max_val_tokens": None,
+    },
+}
 
 settings = st.fixed_dictionaries(
     {},
@@ -121,3 +179,37 @@ def test_the_key_depends_on_every_field_that_can_change_a_number(name: str) -> N
     assert [f.split(".")[0] for f, _, _ in differences(to_json(config), to_json(changed))] == (
         [] if name in NEUTRAL else [name]
     )
+
+
+def test_the_key_rests_on_these_defaults() -> None:
+    """A key leaves out fields at their defaults. When one of these changes, raise KEY_VERSION; a new field just goes
+    in here."""
+    defaults = {
+        kind.__name__: {f.name: f.default for f in fields(kind) if f.default is not MISSING}
+        for kind in (TrainConfig, ModelConfig, DataConfig)
+    }
+    assert KEY_VERSION == 1
+    assert defaults == DEFAULTS
+
+
+def test_a_field_at_its_default_is_not_in_the_key() -> None:
+    @dataclass(frozen=True)
+    class Later(TrainConfig):
+        new: float = 0.5
+
+    config = toy_config()
+    values = {f.name: getattr(config, f.name) for f in fields(config)}
+    assert run_key(Later(**values)) == run_key(config)
+    assert run_key(Later(**values, new=0.25)) != run_key(config)
+    later = Later(**values)
+    assert not list(differences(completed(to_json(config), later), to_json(later)))
+    assert list(differences(completed(to_json(config), later), to_json(replace(later, new=0.25))))
+
+
+def test_a_nested_field_that_is_younger_than_the_file_counts_as_its_default() -> None:
+    config = toy_config()
+    saved = to_json(config)
+    del saved["model"]["rope_base"], saved["betas"]
+    assert not list(differences(completed(saved, config), to_json(config)))
+    other = replace(config, model=replace(config.model, rope_base=7.0))
+    assert [name for name, _, _ in differences(completed(saved, other), to_json(other))] == ["model.rope_base"]

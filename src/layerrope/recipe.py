@@ -207,13 +207,42 @@ def _value(hint: Any, value: Any, where: str) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------------- key
+KEY_VERSION = 1
+"""Part of every key. Raise it when equal fields no longer mean equal numbers: a default or the arithmetic changed."""
+
+
 def run_key(config: TrainConfig) -> str:
     """12 hexadecimal digits that name the run: equal keys, equal numbers.
 
-    A hash of every field but the `NEUTRAL` ones. The device and the number of threads are not in the config.
+    A hash of the fields that differ from their defaults, but for the `NEUTRAL` ones, so a field added to a config
+    renames no run that leaves it alone. The device and the number of threads are not in the config.
     """
-    data = {name: value for name, value in to_json(config).items() if name not in NEUTRAL}
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
+    own = {name: value for name, value in _changed(config).items() if name not in NEUTRAL}
+    return hashlib.sha256(json.dumps([KEY_VERSION, own], sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _changed(config: Any) -> dict[str, Any]:
+    """The fields of a config that differ from their defaults, as JSON data; fields without one, and nested configs."""
+    values = {f.name: (f, getattr(config, f.name)) for f in dataclasses.fields(config)}
+    nested = {name: _changed(value) for name, (_, value) in values.items() if dataclasses.is_dataclass(value)}
+    plain = {
+        name: value
+        for name, (f, value) in values.items()
+        if name not in nested and not (f.default is not dataclasses.MISSING and f.default == value)
+    }
+    return json.loads(json.dumps(plain)) | nested
+
+
+def completed(saved: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """`saved`, the JSON of a config of the same kind as `config`, with fields that are younger than it at their
+    defaults."""
+    known = {f.name: f.default for f in dataclasses.fields(config) if f.default is not dataclasses.MISSING}
+    filled = json.loads(json.dumps(known)) | dict(saved)
+    for name, value in filled.items():
+        inner = getattr(config, name, None)
+        if isinstance(value, Mapping) and dataclasses.is_dataclass(inner):
+            filled[name] = completed(value, inner)
+    return filled
 
 
 def differences(

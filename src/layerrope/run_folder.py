@@ -21,7 +21,7 @@ import layerrope
 from layerrope import checkpoint as checkpoints
 from layerrope.errors import InputError, one_of
 from layerrope.files import dumps, read_json, unwritable, write_atomic, write_json
-from layerrope.recipe import NEUTRAL, ROUNDING, TrainConfig, differences, from_json, run_key, to_json
+from layerrope.recipe import NEUTRAL, ROUNDING, TrainConfig, completed, differences, from_json, run_key, to_json
 
 STATUSES = ("done", "diverged", "interrupted")
 
@@ -176,7 +176,7 @@ class RunFolder:
     def changes(self, config: TrainConfig, free: frozenset[str] = NEUTRAL) -> list[tuple[str, Any, Any]]:
         """(field, value there, value here) for every field in which the folder's config differs, but `free` ones."""
         record = read_record(self.path)
-        saved = to_json(config) if record is None else record["config"]
+        saved = to_json(config) if record is None else completed(record["config"], config)
         return list(differences(saved, to_json(config), free))
 
     def _refuse(self, name: str, old: Any, new: Any) -> None:
