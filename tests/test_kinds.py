@@ -96,6 +96,11 @@ def test_config_survives_json_and_has_a_key_of_its_own(config: TrainConfig, tmp_
         from_json(TrainConfig, data)
 
 
+def test_models_of_two_kinds_never_share_a_key() -> None:
+    made = [TrainConfig(), LoopedTrainConfig(), VisionTrainConfig()]
+    assert len({run_key(config) for config in made}) == 3
+
+
 def test_accuracy_counts_every_held_out_image_whatever_the_batch() -> None:
     data = load_images(ImageConfig())
     model = ViT(vit_tiers["micro"])

@@ -218,6 +218,8 @@ def run_key(config: TrainConfig) -> str:
     renames no run that leaves it alone. The device and the number of threads are not in the config.
     """
     own = {name: value for name, value in _changed(config).items() if name not in NEUTRAL}
+    kind = getattr(config.model, "kind", None)  # of models that are no decoders; a default, yet it sets runs apart
+    own |= {} if kind is None else {"kind": kind}
     return hashlib.sha256(json.dumps([KEY_VERSION, own], sort_keys=True).encode()).hexdigest()[:12]
 
 
