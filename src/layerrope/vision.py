@@ -58,6 +58,7 @@ def compare_vision(
     folder: Path,
     *,
     device: str = "cpu",
+    threads: int | None = None,
     watch: Callable[[str], Callback | None] = lambda label: None,
 ) -> list[VisionRow]:
     """Train every combination below `folder`; finished runs there are only read. The first scheme is the baseline.
@@ -77,7 +78,7 @@ def compare_vision(
         ViT(replace(base.model, scheme=name))
     data = load_images(base.data)
     found = {
-        (name, lr, seed): _run(_config(base, name, lr, seed), folder, data, device, watch)
+        (name, lr, seed): _run(_config(base, name, lr, seed), folder, data, device, threads, watch)
         for name in schemes
         for seed in seeds
         for lr in lrs
@@ -94,12 +95,13 @@ def _run(
     folder: Path,
     data: ImageData,
     device: str,
+    threads: int | None,
     watch: Callable[[str], Callback | None],
 ) -> _Outcome | None:
     """How the run ended, or None where it diverged."""
     label = f"{config.model.scheme} lr {config.lr:g} seed {config.seed}"
     path = folder / f"{re.sub(r'[^A-Za-z0-9.+-]+', '-', config.model.scheme)}-{run_key(config)}"
-    result = train(config, path, device=device, data=data, progress=watch(label))
+    result = train(config, path, device=device, threads=threads, data=data, progress=watch(label))
     if result.status == "interrupted":
         raise KeyboardInterrupt
     if result.status == "diverged" or result.val_loss is None:

@@ -61,6 +61,8 @@ class Command:
     """AdamW's, for matrices, embeddings and the head"""
     device: str = "cpu"
     """cpu, cuda, cuda:N"""
+    threads: int | None = None
+    """CPU threads; torch's own choice"""
     out: Path = Path("runs/vision")
     """folder of the runs"""
     json: bool = False
@@ -74,6 +76,8 @@ class Command:
 
         if self.seeds < 1:
             raise InputError(f"seeds must be at least 1: got {self.seeds}")
+        if self.threads is not None and self.threads < 1:
+            raise InputError(f"threads must be at least 1: got {self.threads}")
         bars: list[RunBar] = []
 
         def watch(label: str) -> Callback:
@@ -84,7 +88,8 @@ class Command:
 
         try:
             base, seeds = self.base(), range(self.seeds)
-            rows = compare_vision(base, self.schemes, self.lrs, seeds, self.out, device=self.device, watch=watch)
+            where = {"device": self.device, "threads": self.threads, "watch": watch}
+            rows = compare_vision(base, self.schemes, self.lrs, seeds, self.out, **where)
         finally:
             while bars:
                 bars.pop().__exit__(None, None, None)
