@@ -116,29 +116,19 @@ class Page:
 
     def html(self) -> str:
         """The whole page."""
-        library = _library() if self._specs else ""
-        script = _asset("page.js") if self._specs else ""
-        scripts = [part for part in (library, script) if part]
+        body, specs = self.content()
         subtitle = f'<p class="subtitle">{_esc(self.subtitle)}</p>' if self.subtitle else ""
-        return "\n".join(
-            [
-                "<!DOCTYPE html>",
-                '<html lang="en"><head><meta charset="utf-8">',
-                f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">',
-                '<meta name="viewport" content="width=device-width, initial-scale=1">',
-                '<meta name="color-scheme" content="light dark">',
-                f"<title>{_esc(self.title)}</title>",
-                f"<style>{_asset('page.css')}</style></head>",
-                f"<body><main><header><h1>{_esc(self.title)}</h1>{subtitle}</header>",
-                *self._body,
-                "</main>",
-                json_script("themes", {mode: theme(mode) for mode in ("light", "dark")}) if scripts else "",
-                *(json_script(f"spec-{i}", spec) for i, spec in enumerate(self._specs)),
-                *(f"<script>{part}</script>" for part in scripts),
-                "</body></html>",
-                "",
-            ]
+        return self_contained(
+            self.title,
+            [f"<main><header><h1>{_esc(self.title)}</h1>{subtitle}</header>", *body, "</main>"],
+            style=asset("page.css"),
+            data={"themes": themes(), **specs} if specs else {},
+            scripts=[chart_library(), asset("page.js")] if specs else [],
         )
+
+    def content(self) -> tuple[list[str], dict[str, Any]]:
+        """The blocks' markup, and by name the specifications of the charts that they leave room for."""
+        return list(self._body), {f"spec-{i}": spec for i, spec in enumerate(self._specs)}
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page to `path`, whole or not at all. Raises InputError if it cannot."""
@@ -155,6 +145,42 @@ class Page:
             f'<figure><div class="chart" id="chart-{number}" role="img" aria-label="{_esc(alt)}">'
             f"<noscript>{_esc(alt)}</noscript></div><figcaption>{_esc(caption)}</figcaption></figure>"
         )
+
+
+def self_contained(
+    title: str, body: Iterable[str], *, style: str, data: Mapping[str, Any], scripts: Sequence[str]
+) -> str:
+    """A whole HTML page with everything inside, which may fetch, send and run nothing else.
+
+    Args:
+        title: plain words.
+        body: markup, trusted as it is: escape what comes from outside.
+        style: a style sheet.
+        data: JSON data by the id under which a script finds it; any text in it is safe.
+        scripts: what the page runs, in order; only these may.
+    """
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            f"<title>{_esc(title)}</title>",
+            f"<style>{style}</style></head>",
+            "<body>",
+            *body,
+            *(json_script(name, value) for name, value in data.items()),
+            *(f"<script>{part}</script>" for part in scripts),
+            "</body></html>",
+            "",
+        ]
+    )
+
+
+def themes() -> dict[str, dict[str, Any]]:
+    """The configuration of every chart, by mode."""
+    return {mode: theme(mode) for mode in ("light", "dark")}
 
 
 def show(value: Any, digits: int = 4) -> str:
@@ -240,7 +266,7 @@ def _policy(scripts: Sequence[str]) -> str:
 
 
 @functools.cache
-def _library() -> str:
+def chart_library() -> str:
     """Vega, Vega-Lite and vega-embed as one script, as vl-convert bundles them."""
     import vl_convert
 
@@ -249,5 +275,6 @@ def _library() -> str:
 
 
 @functools.cache
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file of this package's page assets, as text."""
     return (resources.files("layerrope") / "assets" / name).read_text(encoding="utf-8")
