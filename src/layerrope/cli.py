@@ -88,6 +88,7 @@ def usage() -> str:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code (0 done, 1 a check failed, 2 bad input, 130 interrupted)."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character shows its code
@@ -113,6 +114,16 @@ def main(argv: list[str] | None = None) -> int:
         return _refuse(
             f"a number is too large for this machine ({str(error) or 'out of memory'}): choose a smaller one"
         )
+
+
+def _open_closed_streams() -> None:
+    """Where the shell closed a standard stream (`>&-`), use the null device: the next file must not get its number."""
+    while (number := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(number)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
 def _run(words: list[str]) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -38,30 +40,48 @@ def dumps(value: Any, indent: int | None = 1) -> str:
 def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> Path:
     """Write `data` beside `path`, flush it to disk, then rename it into place.
 
-    Raises InputError when the folder cannot be written or the disk is full; `path` then is as it was.
+    A link is written through: the file that it leads to is replaced, the link stays. A file that was there keeps its
+    mode. Raises InputError when the folder cannot be written or the disk is full; `path` then is as it was.
     """
     path = Path(path)
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path} is no regular file: choose another name to write to")
+    target = _target(path)
     raw = data.encode() if isinstance(data, str) else data
     aside: str | None = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, aside = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, aside = tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".part", dir=target.parent)
         with os.fdopen(handle, "wb") as file:
             file.write(raw)
             file.flush()
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(aside, 0o666 & ~umask)
-        os.replace(aside, path)
+        os.chmod(aside, _mode_for(target))
+        os.replace(aside, target)
     except OSError as error:
         raise unwritable(path, error) from error
     finally:  # after a rename there is nothing left to remove; after anything else, an interrupt too, there is
         if aside is not None:
             Path(aside).unlink(missing_ok=True)
     return path
+
+
+def _target(path: Path) -> Path:
+    """The file that `path` names, behind all links. Raises InputError where that is something else than a file."""
+    try:
+        target = Path(os.path.realpath(path))
+    except ValueError as error:  # a NUL in the name
+        raise InputError(f"{str(path)!r} cannot be the name of a file: choose another") from error
+    if os.path.lexists(target) and not target.is_file():
+        raise InputError(f"{path} is no regular file: choose another name to write to")
+    return target
+
+
+def _mode_for(target: Path) -> int:
+    """The mode of the file that is there, else what the umask leaves of rw for all."""
+    with contextlib.suppress(FileNotFoundError):
+        return stat.S_IMODE(os.stat(target).st_mode)
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
 
 
 def unwritable(path: str | os.PathLike[str], error: OSError) -> InputError:

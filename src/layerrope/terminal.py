@@ -11,13 +11,24 @@ from rich.markup import escape
 
 from layerrope.files import strict
 
-out = Console(highlight=False)
-status = Console(stderr=True, highlight=False)
+
+class _Terminal(Console):
+    """Text is shown as it is (no :smile:, nothing highlighted); a reader who left is told of by BrokenPipeError."""
+
+    def __init__(self, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, emoji=False)
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # rich would end the process with code 1
+
+
+out = _Terminal()
+status = _Terminal(stderr=True)
 
 
 def note(text: str) -> None:
-    """A remark for the person at the terminal (stderr; no markup is read from `text`)."""
-    status.print(escape(text))
+    """A remark for the person at the terminal (stderr; no markup is read from `text`, no control character sent)."""
+    status.print(escape("".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)))
 
 
 def emit_json(value: Any) -> None:
