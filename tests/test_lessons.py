@@ -1,0 +1,82 @@
+"""Every lesson runs from top to bottom on a short budget, shows what it promises, and its page is up to date."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kit.show import Verdict
+from lesson_tools import LESSONS, lesson_pages
+
+from layerrope.machine import threads
+
+NAMES = [path.stem for path in lesson_pages.lessons()]
+
+
+def notebook(name: str) -> Any:
+    pytest.importorskip("marimo", reason="the lessons are marimo notebooks: pip install 'layerrope[lessons]'")
+    return lesson_pages.load(LESSONS / f"{name}.py").app
+
+
+def modernized(defs: dict[str, Any]) -> None:
+    after = defs["after"]
+    assert [row["parameters"] for row in after] == [237_056, 236_480, 232_960, 232_384]
+    assert all(2 < row["validation loss, nats"] < 6 for row in after)
+    assert defs["refusal"].startswith("256 positions asked for, but the model learned 64")
+    assert [row["positions"] for row in defs["contexts"]] == ["0 to 63", "64 to 127", "128 to 191", "192 to 255"]
+
+
+HOLDS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], None]]] = {
+    "02_modernize": ({"steps": 2}, modernized),
+}
+"""Lesson -> its short budget, and what must then be true of what it defines."""
+
+
+def test_every_lesson_is_run() -> None:
+    assert list(HOLDS) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs_and_shows_what_it_says(name: str) -> None:
+    budget, holds = HOLDS[name]
+    with threads(1):
+        outputs, defs = notebook(name).run(defs=budget)
+    holds(dict(defs))
+    verdicts = [value for value in outputs if isinstance(value, Verdict)]
+    assert verdicts
+    assert all(verdict.right is None for verdict in verdicts)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_page_follows_from_it(name: str) -> None:
+    path = LESSONS / f"{name}.py"
+    written = (lesson_pages.PAGES / f"{name}.md").read_text(encoding="utf-8")
+    bare = lesson_pages.page(path, [""] * len(list(lesson_pages.cells(path))))
+    again = "out of date: python docs/lesson_pages.py " + name[:2]
+    assert lesson_pages.without_outputs(written) == lesson_pages.without_outputs(bare), again
+    for picture in re.findall(r"\]\((images/[^)]+)\)", written):
+        assert (lesson_pages.PAGES / picture).exists(), again
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_solutions_are_closed_until_asked_for(name: str) -> None:
+    written = (lesson_pages.PAGES / f"{name}.md").read_text(encoding="utf-8")
+    opened = written.count("<details")
+    assert opened == written.count("</details>") == written.count("<summary>Solution</summary>") >= 1
+    assert "def solve" not in re.sub(r"<details.*?</details>", "", written, flags=re.S)
+
+
+def test_a_lesson_is_a_program(tmp_path: Path) -> None:
+    pytest.importorskip("marimo", reason="the lessons are marimo notebooks: pip install 'layerrope[lessons]'")
+    command = [sys.executable, str(LESSONS / "02_modernize.py"), "--steps", "1"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert not list(tmp_path.iterdir())
