@@ -133,7 +133,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _machine(found: Comparison) -> list[str]:
-    made = made_with(found)
+    made = made_with(found.runs)
     seconds = sum(t.outcome.result.seconds for t in found.table.trials if t.outcome.result is not None)
     versions = [", ".join(f"{k} {v}" for k, v in each.items() if v) for each in made["runs"]]
     return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -69,6 +69,11 @@ class Comparison:
         """The packaged sweep that its rates came from, as it was then."""
         saved = self.study.facts.get("sweep")
         return None if saved is None else sweep_from_json(saved)
+
+    @property
+    def runs(self) -> list[Path]:
+        """Their folders."""
+        return [self.folder / run.key for run in self.study.runs]
 
     @cached_property
     def table(self) -> Table:
@@ -241,7 +246,7 @@ def document(found: Comparison) -> dict[str, Any]:
         "cannot_tell": list(found.findings.cannot),
         "runs": [trial.as_dict() for trial in table.trials],
         "depth": asdict(found.depth),
-        "made_with": made_with(found),
+        "made_with": made_with(found.runs),
     }
 
 
@@ -254,9 +259,9 @@ def _json_row(row: Row) -> dict[str, Any]:
     }
 
 
-def made_with(found: Comparison) -> dict[str, Any]:
-    """This machine, and every set of versions that the runs were trained with."""
-    records = [found.folder / trial.key / "config.json" for trial in found.table.trials]
+def made_with(runs: Iterable[Path]) -> dict[str, Any]:
+    """This machine, and every set of versions that the runs in these folders were trained with."""
+    records = [run / "config.json" for run in runs]
     saved = [read_json(path) for path in records if path.exists()]
     versions: list[Mapping[str, Any]] = []
     for each in saved:

@@ -1,0 +1,63 @@
+"""From the runs of a study to its record, for every study whose evidence is kept here.
+
+The runs (resumable; the same command continues them) are trained on the large corpus of public-domain English, seven
+files of 240 MB of text, laid into `texts/`:
+
+    layerrope study ablation ... --data texts --tokenizer bpe:4096 --out runs/ablation
+
+with the options that the record's README shows. Then, from the root of the repository:
+
+    python results/evidence.py ablation runs/ablation
+    python benchmarks/evidence_page.py
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from layerrope.record import Purpose
+from layerrope.studies.reading import read_found
+from layerrope.studies.record import write_study_record
+
+SMALL = (
+    "A larger model or more tokens: these are tenths of a million to a few million weights, trained for minutes."
+    " The text is 240 MB of English prose published from 1688 to 1929; its vocabulary is a BPE of 4,096."
+)
+
+PURPOSES = {
+    "ablation": Purpose(
+        "What part of LayerRoPE does the work, and how much of it is its start?",
+        "Without the rotation, how much is left; and is its start, a depth-scaled one, the method?",
+        SMALL + " Two learning rates were tried, so a best rate can lie beyond them; edges are marked.",
+    ),
+    "lr": Purpose(
+        "How wide is the range of good learning rates?",
+        "Is LayerRoPE 3 to 10 times less sensitive to the learning rate, as its paper says?",
+        SMALL + " One seed. The paper's recipe has no clipping, which may be what robustness is against.",
+    ),
+    "depth": Purpose(
+        "Does it still train at 512 layers?",
+        "At width 32, which schemes keep improving as layers are added, and which fall apart?",
+        SMALL + " One seed and one rate for all depths; rates tuned for each depth are the fairer question.",
+    ),
+    "competitors": Purpose(
+        "LayerRoPE beside schemes that rebuild the residual stream",
+        "At one size, each at its own best rate: does LayerRoPE keep up with Hyper-Connections and AttnRes?",
+        SMALL + " At 8 layers, where depth is hardly a problem yet, the order says little of deep models.",
+    ),
+    "ladder": Purpose(
+        "How much compute does it save?",
+        "Over sizes at equal tokens per parameter: at which compute does each scheme reach a loss?",
+        SMALL + " The paper trains at 80 tokens per parameter, these runs at a few.",
+    ),
+    "aspect": Purpose(
+        "Depth against width at equal parameters",
+        "With the same number of weights: are more layers a better use of them than more width?",
+        SMALL + " One parameter count, one seed.",
+    ),
+}
+
+if __name__ == "__main__":
+    name, folder = sys.argv[1:]
+    write_study_record(read_found(Path(folder)), Path(__file__).parent / name, PURPOSES[name])
