@@ -9,6 +9,7 @@ import io
 import os
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from layerrope.errors import InputError, one_of
@@ -27,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "eval": "score a model on the tasks of lm-evaluation-harness",
     "sample": "continue a prompt with a trained model",
     "inspect": "read what a checkpoint's norm gains say about depth, without downloading it",
+    "lab": "write one HTML page that explains depth by sliders, with your runs in it",
 }
 
 
@@ -85,8 +87,15 @@ def usage() -> str:
     return f"usage: layerrope COMMAND ...\n\nDepth in Transformers.\n\n{rows}\n\nlayerrope COMMAND --help explains one."
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns the exit code (0 done, 1 a check failed, 2 bad input, 130 interrupted)."""
+def _complain(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+def main(argv: list[str] | None = None, say: Callable[[str], None] = _complain) -> int:
+    """Run one command; returns the exit code (0 done, 1 a check failed, 2 bad input, 130 interrupted).
+
+    `say` prints what is wrong: on stderr, or, among the ranks of one run, there once.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
@@ -97,7 +106,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        print("interrupted; train, compare and study continue when the same command runs again", file=sys.stderr)
+        say("interrupted; train, compare and study continue when the same command runs again")
         return 130
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
@@ -106,13 +115,13 @@ def main(argv: list[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except InputError as error:
-        return _refuse(str(error))
+        return _refuse(str(error), say)
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
-        return _refuse(f"{where}{error.strerror or error}: check the path, its rights and the space left")
+        return _refuse(f"{where}{error.strerror or error}: check the path, its rights and the space left", say)
     except (MemoryError, OverflowError) as error:
         return _refuse(
-            f"a number is too large for this machine ({str(error) or 'out of memory'}): choose a smaller one"
+            f"a number is too large for this machine ({str(error) or 'out of memory'}): choose a smaller one", say
         )
 
 
@@ -140,10 +149,10 @@ def _run(words: list[str]) -> int:
     return int(parse(module.Command, name, words[1:]).run() or 0)
 
 
-def _refuse(message: str) -> int:
+def _refuse(message: str, say: Callable[[str], None]) -> int:
     """Say on one line what is wrong, with control characters escaped; the exit code."""
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
-    print(f"error: {line}", file=sys.stderr)
+    say(f"error: {line}")
     return 2
 
 

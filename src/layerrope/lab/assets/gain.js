@@ -37,13 +37,11 @@ const Gain = (() => {
   // RMS over channels of layer l's gain: a rotation leaves it as it is.
   const size = (law, l) => Math.exp(logSize(law, l)) * rms(law.gamma(l));
 
-  // The angle between the gains of layers 0 and l, degrees.
-  function turned(law, l) {
-    const [a, b] = [law.gamma(0), law.gamma(l)];
-    const between = angle(law, l) - angle(law, 0);
+  // The angle between two vectors of which one is turned by `theta` in its first pair, degrees.
+  function between(law, a, b, theta) {
     let dot = 0;
     for (let j = 0; 2 * j + 1 < law.d; j++) {
-      const [cos, sin] = [Math.cos(between * share(law, j)), Math.sin(between * share(law, j))];
+      const [cos, sin] = [Math.cos(theta * share(law, j)), Math.sin(theta * share(law, j))];
       const [u, v] = [b[2 * j] * cos - b[2 * j + 1] * sin, b[2 * j] * sin + b[2 * j + 1] * cos];
       dot += a[2 * j] * u + a[2 * j + 1] * v;
     }
@@ -51,7 +49,13 @@ const Gain = (() => {
     return (Math.acos(Math.min(1, Math.max(-1, cosine))) * 180) / Math.PI;
   }
 
+  // Degrees from layer 0's gain to layer l's.
+  const turned = (law, l) => (l === 0 ? 0 : between(law, law.gamma(0), law.gamma(l), angle(law, l) - angle(law, 0)));
+
+  // Degrees from the shared vector to layer l's gain.
+  const turnedFrom = (law, l) => between(law, law.gamma(l), law.gamma(l), angle(law, l));
+
   const negative = (values) => values.reduce((count, v) => count + (v < 0 ? 1 : 0), 0);
 
-  return { row, rms, size, angle, logSize, turned, negative };
+  return { row, rms, size, angle, logSize, turned, turnedFrom, negative };
 })();
