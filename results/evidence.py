@@ -8,7 +8,7 @@ files of 240 MB of text, laid into `texts/`:
 with the options that the record's README shows. Then, from the root of the repository:
 
     python results/evidence.py ablation runs/ablation
-    python benchmarks/evidence_page.py
+    python results/evidence_page.py
 """
 
 from __future__ import annotations
