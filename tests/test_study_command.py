@@ -99,7 +99,7 @@ def test_a_dry_run_trains_nothing_and_adds_up(tmp_path: Path, capsys: pytest.Cap
     ("words", "said"),
     [
         (["lader"], "did you mean ladder"),
-        (["loop"], "looped trunk"),
+        (["loop", "--sizes", "micro"], "did you mean loop-micro"),
         (["ladder", "--sizes", "60x"], "unknown size"),
         (["ladder", "--schemes", "x"], "unknown scheme"),
         (["ladder", "--scale", "tiny", "--jobs", "-1"], "--jobs must be at least 0"),

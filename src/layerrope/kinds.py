@@ -5,19 +5,21 @@ A decoder's run is a `TrainConfig`. The others differ in what `model` and `data`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from layerrope.config import ModelConfig
 from layerrope.data import Dataset, load_data
-from layerrope.errors import InputError
+from layerrope.errors import InputError, one_of
 from layerrope.images import ImageConfig, ImageData, load_images
 from layerrope.looped import LoopedConfig, LoopedLM
 from layerrope.model import LM
-from layerrope.recipe import TrainConfig
+from layerrope.recipe import TrainConfig, from_json
 from layerrope.vit import ViT, ViTConfig
 
 Model: TypeAlias = LM | LoopedLM | ViT
+Shape: TypeAlias = ModelConfig | LoopedConfig | ViTConfig
 Data: TypeAlias = Dataset | ImageData
 
 
@@ -44,7 +46,23 @@ class VisionTrainConfig(TrainConfig):
             raise InputError(f"the data brings images to {size} pixels, the model reads {self.model.image_size}")
 
 
-def build_model(config: ModelConfig | LoopedConfig | ViTConfig, seed: int) -> Model:
+KINDS: dict[str, type[TrainConfig]] = {"looped": LoopedTrainConfig, "vit": VisionTrainConfig}
+"""Runs by the `kind` of their model; a decoder's config names none."""
+
+
+def read_config(data: Any, where: str = "config") -> TrainConfig:
+    """The config of a run of any kind, from what `to_json` made of it.
+
+    Raises:
+        InputError: see `from_json`; or a kind of model that does not exist.
+    """
+    model = data.get("model") if isinstance(data, Mapping) else None
+    kind = model.get("kind") if isinstance(model, Mapping) else None
+    chosen = TrainConfig if kind is None else KINDS[one_of(f"kind of model in {where}:", str(kind), KINDS)]
+    return from_json(chosen, data, where)
+
+
+def build_model(config: Shape, seed: int = 0) -> Model:
     """The model of this config, started from `seed`."""
     if isinstance(config, LoopedConfig):
         return LoopedLM(config, seed)

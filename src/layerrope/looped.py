@@ -66,6 +66,9 @@ class LoopedConfig:
     """base of the rotary spectrum"""
     value_embed: bool = True
     """value embeddings in every other layer, the last one included"""
+    draw: bool = True
+    """draw the first state and the iterations of each training sequence; without, they are 0 and `loops`, as in
+    evaluation: with one loop, a plain decoder"""
     kind: str = "looped"
     """says in a run's record that this is a looped model"""
 
@@ -111,7 +114,7 @@ looped_tiers: dict[str, LoopedConfig] = {
     "parcae-370m": _parcae(1024, 8, 4),
     "parcae-770m": _parcae(1280, 10, 6),
     "parcae-1.3b": _parcae(1536, 12, 8),
-    "micro": LoopedConfig(),
+    "loop-micro": LoopedConfig(),
 }
 """The paper's sizes, and one for CPUs."""
 
@@ -210,26 +213,31 @@ class LoopedLM(nn.Module):
         return self._run(p + n, p + n + c, self.C(h).to(h.dtype), _rows(table, p + loops * n, c), rope, ids)
 
     # ----------------------------------------------------------------------------------------------------- forward
+    @property
+    def draws(self) -> bool:
+        """Is anything drawn in a forward pass?"""
+        return self.training and self.config.draw
+
     def draw_loops(self, batch: int) -> Tensor:
         """Iterations of each sequence, Poisson with mean `config.loops` and at least 1: (B,), on the CPU."""
         return torch.poisson(torch.full((batch,), float(self.config.loops))).long().clamp(min=1)
 
     def start_state(self, shape: torch.Size) -> Tensor:
-        """h_0 in the embedding's dtype: in training N(0, embed_std^2) cut at three deviations; zero otherwise."""
+        """h_0 in the embedding's dtype: N(0, embed_std^2) cut at three deviations where it is drawn; zero otherwise."""
         h = self.embed.weight.new_zeros(shape)
         std = self.config.embed_std
-        return nn.init.trunc_normal_(h, 0.0, std, -3 * std, 3 * std) if self.training else h
+        return nn.init.trunc_normal_(h, 0.0, std, -3 * std, 3 * std) if self.draws else h
 
     def hidden(self, ids: Tensor, loops: Tensor | int | None = None) -> Tensor:
         """The stream after the coda, before the final norm: (B, T, D).
 
         Args:
-            loops: iterations of every sequence, or of each, (B,) on the CPU. None: drawn in training mode,
-                `config.loops` otherwise. Of R iterations the first R - truncation keep no gradient.
+            loops: iterations of every sequence, or of each, (B,) on the CPU. None: drawn in training mode (where the
+                config says so), `config.loops` otherwise. Of R iterations the first R - truncation keep no gradient.
         """
         config = self.config
         if loops is None:
-            loops = self.draw_loops(len(ids)) if self.training else config.loops
+            loops = self.draw_loops(len(ids)) if self.draws else config.loops
         loops = torch.as_tensor(loops).expand(len(ids))
         if int(loops.min()) < 1:
             raise InputError(f"a looped model runs at least 1 iteration: got {int(loops.min())}")

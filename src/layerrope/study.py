@@ -20,8 +20,9 @@ from filelock import FileLock, Timeout
 from layerrope.accounting import count_parameters
 from layerrope.errors import InputError, one_of
 from layerrope.files import read_json, unwritable, write_json
+from layerrope.kinds import read_config
 from layerrope.launch import Job, Listener, Outcome
-from layerrope.recipe import TrainConfig, from_json, run_key, to_json
+from layerrope.recipe import TrainConfig, run_key, to_json
 from layerrope.run_folder import read_result
 
 FORMAT = 1
@@ -139,7 +140,7 @@ def read_study(folder: Path) -> Study:
     saved = read_json(folder / FILE)
     _check_shape(saved, folder / FILE)
     try:
-        base = from_json(TrainConfig, saved["base"], f"base in {folder / FILE}")
+        base = read_config(saved["base"], f"base in {folder / FILE}")
         points, keys = tuple(saved["points"]), tuple(saved["keys"])
         if len(points) != len(keys):
             raise KeyError("points and keys differ in number")

@@ -20,8 +20,8 @@ from typing import TextIO
 
 from layerrope.errors import InputError
 from layerrope.files import dumps
+from layerrope.kinds import read_config
 from layerrope.launch import one_line
-from layerrope.recipe import TrainConfig, from_json
 from layerrope.session import Report
 from layerrope.train import train
 
@@ -75,7 +75,7 @@ def run(job: dict[str, object], line: Line, ended: threading.Event) -> None:
         return ended.is_set() or (isinstance(until, int) and steps >= until)
 
     try:
-        config = from_json(TrainConfig, job["config"])  # type: ignore[arg-type]
+        config = read_config(job["config"])
         threads = int(str(job["threads"]))
         run_dir = Path(str(job["run_dir"]))
         result = train(config, run_dir, device=str(job["device"]), threads=threads, progress=progress, stop=stop)

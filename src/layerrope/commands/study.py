@@ -35,7 +35,7 @@ WIDTH = 220
 @dataclass(frozen=True)
 class _Name:
     name: Positional[str]
-    """ladder, depth, aspect, lr, ablation, recipe, context or competitors"""
+    """ladder, depth, aspect, lr, ablation, recipe, context, competitors or loop"""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from layerrope.charts import scheme_channels
+from layerrope.compare import paired
 from layerrope.compare_charts import Figure, final_losses, rate_curves, rate_rows
 from layerrope.errors import InputError
 from layerrope.findings import signed
@@ -281,6 +282,27 @@ def _recipe(found: Found, said: Said) -> None:
     _each_setting(found, said)
 
 
+def _loop(found: Found, said: Said) -> None:
+    """What looping changes for every scheme of a size, and then the schemes of each way to run it."""
+    for size in dict.fromkeys(group.setting["size"] for group in found.groups):
+        here = {g.setting["run"]: g for g in found.groups if g.setting["size"] == size}
+        looped, *others = here
+        rows = [
+            {"scheme": scheme, **{f"{looped} minus {way}": _minus(here[looped], here[way], scheme) for way in others}}
+            for scheme in dict.fromkeys(row.scheme for row in here[looped].table.ranked)
+        ]
+        if others and rows:
+            said.tables.append((f"What looping adds to the loss, paired by seed, nats. size {size}", rows))
+    _each_setting(found, said)
+
+
+def _minus(group: Group, other: Group, scheme: str) -> str:
+    """The loss of a scheme in one setting less that in another, each at its own best rate."""
+    one, two = ([row for row in each.table.ranked if row.scheme == scheme] for each in (group, other))
+    difference = paired(one[0].trials, two[0].trials) if one and two else None
+    return "" if difference is None else signed(difference, 4)
+
+
 ANALYSES: dict[str, Callable[[Found, Said], None]] = {
     "ladder": _ladder,
     "depth": _depth,
@@ -290,4 +312,5 @@ ANALYSES: dict[str, Callable[[Found, Said], None]] = {
     "recipe": _recipe,
     "context": _context,
     "competitors": _each_setting,
+    "loop": _loop,
 }

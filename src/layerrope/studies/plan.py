@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from layerrope.compare import best_rate, trials_of
-from layerrope.config import ModelConfig
 from layerrope.errors import InputError
+from layerrope.kinds import Shape
 from layerrope.launch import Outcome
 from layerrope.recipe import TrainConfig
 from layerrope.scheme_table import scheme
@@ -135,11 +135,11 @@ def setting_of(labels: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in labels.items() if k not in RUN_AXES}
 
 
-def model_fields(model: ModelConfig, base: ModelConfig) -> dict[str, Any]:
-    """The fields of a TrainConfig that turn `base` into `model`, its window included."""
+def model_fields(model: Shape, base: Shape) -> dict[str, Any]:
+    """The fields of a TrainConfig that turn `base` into `model`, of the same kind, its window included."""
     changed = {
         f"model.{f.name}": getattr(model, f.name)
-        for f in dataclasses.fields(ModelConfig)
+        for f in dataclasses.fields(base)
         if f.name != "scheme" and getattr(model, f.name) != getattr(base, f.name)
     }
     return changed | ({"data.seq_len": model.seq_len} if "model.seq_len" in changed else {})

@@ -15,7 +15,10 @@ from layerrope.accounting import count_parameters
 from layerrope.budget import steps_of
 from layerrope.config import ModelConfig
 from layerrope.errors import InputError, one_of
+from layerrope.kinds import LoopedTrainConfig
+from layerrope.looped import LoopedConfig
 from layerrope.recipe import TrainConfig
+from layerrope.studies.loops import LOOP_SIZES, TOKENS, LoopScale, at_equal_flops, loop_base, loop_scale, ways
 from layerrope.studies.plan import Ask, Cell, Plan, model_fields
 from layerrope.studies.scales import SCALES, SIZES, Scale, base_config, equal_shapes
 from layerrope.study import replaced
@@ -55,6 +58,8 @@ ABLATION = (
 )
 """Every switch alone, and every start: slopes for reads and writes apart, the write offset 0 or -ln(2L)/2 (the gain
 form of scaled init), a small starting angle (alpha_rot -3: 0.05 radians), plain or scaled weights."""
+LOOPED = ("prenorm", "lns", "perinorm", "layerrope", "layerrope-peri")
+"""Scaled-init Pre-Norm is Pre-Norm here: the projections that it would scale start at zero."""
 COMPETITORS = ("hc", "mhc", "attnres", "mixln", "keel", "hc+layerrope")
 OPTIMISERS: dict[str, dict[str, Any]] = {
     "paper": {"optimizer": "adam", "weight_decay": 0.0, "clip": None, "betas": (0.9, 0.999)},
@@ -156,6 +161,30 @@ def competitors(ask: Ask, scale: Scale) -> Plan:
     return _plan("competitors", ask, scale, base, settings, (*SCHEMES, *COMPETITORS))
 
 
+def loop(ask: Ask, scale: Scale) -> Plan:
+    """What does looping bring at equal parameters and at equal FLOPs, and what do gains by executed depth add to it?"""
+    if ask.embed_stds:
+        raise InputError("the loop study has no --embed-stds: the embedding of a looped model starts at sqrt(2 / 5 d)")
+    own = loop_scale(ask.scale)
+    base = loop_base(scale, own)
+    sizes = {name: LOOP_SIZES[name] for name in _chosen(ask, "looped size", (own.size,), LOOP_SIZES)}
+    plans = [_looped(name, model, ask, scale, own, base) for name, model in sizes.items()]
+    return replace(plans[0], cells=tuple(cell for plan in plans for cell in plan.cells))
+
+
+def _looped(name: str, model: LoopedConfig, ask: Ask, scale: Scale, own: LoopScale, base: LoopedTrainConfig) -> Plan:
+    """The cells of one size, each way of running it under each scheme."""
+    asked = _asked(ask, base)
+    kept = replace(model, vocab_size=asked.model.vocab_size)
+    settings = [
+        Setting({"size": name, "run": way}, {**model_fields(kept, asked.model), **fields})
+        for way, fields in ways(model).items()
+    ]
+    ask = replace(ask, lrs=ask.lrs or own.lrs, budgets=ask.budgets or (TOKENS.get(name, scale.budget),))
+    made = _plan("loop", ask, scale, base, settings, LOOPED)
+    return replace(made, cells=tuple(at_equal_flops(cell, kept) for cell in made.cells))
+
+
 RECIPES: dict[str, Recipe] = {
     "ladder": ladder,
     "depth": depth,
@@ -165,9 +194,9 @@ RECIPES: dict[str, Recipe] = {
     "recipe": recipe,
     "context": context,
     "competitors": competitors,
+    "loop": loop,
 }
 ABSENT = {
-    "loop": "it needs a looped trunk (Parcae), which this version does not have",
     "numerics": "it needs quantised inference of trained runs, which this version does not have",
 }
 """Studies that are asked for and cannot be made yet, with the reason."""
