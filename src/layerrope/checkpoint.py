@@ -3,27 +3,35 @@
 `step-N/` holds `model.safetensors`, `optimizer.safetensors`, `rng.safetensors`, `state.json` and `manifest.json`.
 N counts steps done. The folder is written under another name, flushed to disk and renamed, so a kill at any moment
 leaves either all of it or none; the manifest tells a folder damaged later. No file here is a pickle.
+
+A run on several ranks writes the same files. Rank 0 gathers a tensor that lies in shards, writes it, and lets it go
+before the next, so it holds one whole tensor at a time; and a run saved on any number of ranks is read by any other
+number, by one process, and by every command that reads runs. torch.distributed.checkpoint would write from all ranks at
+once, but as many files as ranks, which only it can put together again, by an index (`.metadata`) that is a pickle.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from layerrope.errors import InputError
 from layerrope.files import read_json, unwritable, write_json
+from layerrope.streamed import ordered, write_streamed
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -39,15 +47,40 @@ class Checkpoint:
     state: Mapping[str, Any]
 
 
+Whole: TypeAlias = Callable[[Tensor], Tensor]
+"""Gathers a tensor that lies in shards; every rank has to call it."""
+
+
 # ------------------------------------------------------------------------------------------------------- writing
-def save(folder: Path, step: int, checkpoint: Checkpoint, keep: int | None = None) -> Path:
+def save(folder: Path, step: int, checkpoint: Checkpoint, keep: int | None = None, whole: Whole | None = None) -> Path:
     """Write `folder/step-<step>` whole or not at all; one that is already there and sound is left alone.
 
-    With `keep`, only the newest `keep` checkpoints up to this one stay.
+    Args:
+        keep: only the newest `keep` checkpoints up to this one stay.
+        whole: for tensors in shards; the other ranks `attend` meanwhile.
 
     Raises:
         InputError: the disk is full or the folder cannot be written.
     """
+    gathered = None if whole is None else _gathered(checkpoint, whole)
+    try:
+        return _save(folder, step, checkpoint, keep, gathered)
+    finally:  # after a refusal there are some left, and the other ranks are in the middle of giving theirs
+        deque(gathered or (), maxlen=0)
+
+
+def attend(checkpoint: Checkpoint, whole: Whole) -> None:
+    """What every other rank does while rank 0 saves: gives its shards, in the same order."""
+    deque(_gathered(checkpoint, whole), maxlen=0)
+
+
+def _gathered(checkpoint: Checkpoint, whole: Whole) -> Iterator[Tensor]:
+    """Every tensor of every file, whole, one after another."""
+    for tensors in checkpoint.tensors.values():
+        yield from (whole(tensors[name]) for name in ordered(tensors))
+
+
+def _save(folder: Path, step: int, checkpoint: Checkpoint, keep: int | None, gathered: Iterator[Tensor] | None) -> Path:
     target = folder / f"step-{step}"
     if target.exists() and problem(target) is None:
         return target
@@ -55,7 +88,7 @@ def save(folder: Path, step: int, checkpoint: Checkpoint, keep: int | None = Non
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _aside(folder) as aside:
-            _write(aside, checkpoint)
+            _write(aside, checkpoint, gathered)
             if target.exists():
                 os.replace(target, _unused(folder))
             os.replace(aside, target)
@@ -81,18 +114,25 @@ def _unused(folder: Path) -> Path:
     return Path(tempfile.mktemp(prefix=".", suffix=".part", dir=folder))
 
 
-def _write(aside: Path, checkpoint: Checkpoint) -> None:
+def _write(aside: Path, checkpoint: Checkpoint, gathered: Iterator[Tensor] | None) -> None:
     for stem, tensors in checkpoint.tensors.items():
         path = aside / f"{stem}.safetensors"
-        try:
-            save_file({name: t.detach().contiguous() for name, t in tensors.items()}, path)
-        except SafetensorError as error:
-            raise _as_os_error(error) from error
+        if gathered is None:
+            _write_whole(path, tensors)
+        else:
+            write_streamed(path, tensors, itertools.islice(gathered, len(tensors)))
         _flush(path)
     write_json(aside / "state.json", checkpoint.state)
     files = {path.name: {"bytes": path.stat().st_size, "sha256": _hash(path)} for path in sorted(aside.iterdir())}
     write_json(aside / MANIFEST, {"format": FORMAT, "files": files})
     _flush(aside)
+
+
+def _write_whole(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    try:
+        save_file({name: t.detach().contiguous() for name, t in tensors.items()}, path)
+    except SafetensorError as error:
+        raise _as_os_error(error) from error
 
 
 def _as_os_error(error: SafetensorError) -> OSError:
@@ -199,8 +239,41 @@ def _problem_of_state(path: Path) -> str | None:
     return None if number(path) in (done, -1) else f"state.json is of step {done}"
 
 
+class Stored(Mapping[str, Tensor]):
+    """The tensors of one safetensors file, each read from the disk when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = safe_open(path, framework="pt")
+        self.names = list(self.file.keys())
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.names:
+            raise KeyError(name)
+        return self.file.get_tensor(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def opened(path: Path) -> Checkpoint:
+    """The checkpoint in folder `path`, its tensors read when they are asked for; not compared with its hashes.
+
+    Raises:
+        InputError: a file is missing, or no safetensors or JSON.
+    """
+    try:
+        listed = sorted(path / name for name in read_json(path / MANIFEST)["files"])
+        tensors = {file.stem: Stored(file) for file in listed if file.suffix == ".safetensors"}
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"checkpoint {path} cannot be used: not safetensors ({error})") from error
+    return Checkpoint(tensors, read_json(path / "state.json"))
+
+
 def load(path: Path) -> Checkpoint:
-    """The checkpoint in folder `path`, its tensors on the CPU; files that the manifest does not list are not opened.
+    """The checkpoint in folder `path`, found sound; files that the manifest does not list are not opened.
 
     Raises:
         InputError: it is incomplete, damaged, or in another format.
@@ -208,12 +281,7 @@ def load(path: Path) -> Checkpoint:
     found = problem(path)
     if found is not None:
         raise InputError(f"checkpoint {path} cannot be used: {found}")
-    listed = sorted(path / name for name in read_json(path / MANIFEST)["files"])
-    try:
-        tensors = {file.stem: load_file(file) for file in listed if file.suffix == ".safetensors"}
-    except (SafetensorError, OSError, ValueError) as error:
-        raise InputError(f"checkpoint {path} cannot be used: not safetensors ({error})") from error
-    return Checkpoint(tensors, read_json(path / "state.json"))
+    return opened(path)
 
 
 def latest(folder: Path) -> tuple[Path | None, Checkpoint | None, list[str]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -28,12 +29,17 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                 module.training = mode
 
 
-def evaluate(model: Model, batches: Iterable[tuple[Tensor, Tensor]], precision: str = "fp32") -> float:
+def evaluate(
+    model: Model,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    precision: str = "fp32",
+    add: Callable[[Sequence[float]], Sequence[float]] = list,
+) -> float:
     """The mean loss in nats per counted token over `batches` of (ids, targets) (B, T).
 
     Sums and counts are added in float64, so the result does not depend on how the windows are batched. Smaller
     batches are filled up to the first one's size with ignored rows: a compiled model sees one shape. NaN when no
-    target is counted.
+    target is counted. `add` sums numbers over the ranks of a run, each of which has batches of its own.
     """
     device = next(model.parameters()).device
     total, count, rows = 0.0, 0, None
@@ -42,7 +48,17 @@ def evaluate(model: Model, batches: Iterable[tuple[Tensor, Tensor]], precision: 
             rows = len(ids) if rows is None else rows
             loss, counted = model.loss_sum(_filled(ids, rows, 0).to(device), _filled(targets, rows, IGNORED).to(device))
             total, count = total + float(loss), count + int(counted)
+    total, count = add((total, count))
     return total / count if count else float("nan")
+
+
+def shared(batches: Iterable[tuple[Tensor, Tensor]], rank: int, world: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Every `world`-th of `batches`, from the `rank`-th on. All ranks get equally many: where the batches run out, one
+    without counted targets fills up, since ranks that gather weights must run as many forward passes as the others."""
+    rest = iter(batches)
+    while chunk := list(itertools.islice(rest, world)):
+        ids, targets = chunk[min(rank, len(chunk) - 1)]
+        yield ids, targets if rank < len(chunk) else torch.full_like(targets, IGNORED)
 
 
 def accuracy(model: ViT, batches: Iterable[tuple[Tensor, Tensor]], precision: str = "fp32") -> float:

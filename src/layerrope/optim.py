@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -117,12 +117,18 @@ class Optimizers:
                 found[f"{key}/{name}"] = part.state[parameter][key]
         return found
 
-    def load(self, saved: Mapping[str, Tensor], stateless: Iterable[str] = ()) -> None:
+    def load(
+        self,
+        saved: Mapping[str, Tensor],
+        stateless: Iterable[str] = (),
+        place: Callable[[Tensor, Tensor], Tensor] = lambda value, like: value,
+    ) -> None:
         """Put saved state in place, bit for bit.
 
         Args:
             saved: what `state` gave.
             stateless: names of the parameters that had no state then.
+            place: lays a whole tensor as its parameter lies, where that is in shards.
 
         Raises:
             InputError: state missing for a parameter, or of another shape, or for a parameter there is not.
@@ -135,7 +141,8 @@ class Optimizers:
                 raise InputError(f"optimiser state {min(keys)} {problem} ({len(keys)} in all)")
         for part, name, parameter in named:
             part.state[parameter] = {
-                key: _placed(saved[f"{key}/{name}"], key, name, parameter, part) for key in STATE_KEYS[type(part)]
+                key: _placed(saved[f"{key}/{name}"], key, name, parameter, part, place)
+                for key in STATE_KEYS[type(part)]
             }
 
     def stateless(self) -> list[str]:
@@ -143,13 +150,20 @@ class Optimizers:
         return [name for part, name, parameter in self._named() if not part.state.get(parameter)]
 
 
-def _placed(value: Tensor, key: str, name: str, parameter: nn.Parameter, part: Optimizer) -> Tensor:
+def _placed(
+    value: Tensor,
+    key: str,
+    name: str,
+    parameter: nn.Parameter,
+    part: Optimizer,
+    place: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
     """A copy of saved state where torch wants it: step counters live beside fused parameters, else on the CPU."""
     if key == "step":
         return value.to(parameter.device if part.defaults["fused"] else "cpu", copy=True)
     if value.shape != parameter.shape:
         raise InputError(f"optimiser state {key}/{name} has shape {tuple(value.shape)}, not {tuple(parameter.shape)}")
-    return value.to(parameter.device, copy=True)
+    return place(value.to(parameter.device, copy=True), parameter)
 
 
 def _can_fuse(rows: Iterable[Declared]) -> bool:

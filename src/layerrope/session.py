@@ -5,11 +5,12 @@ Dimensions: B sequences, T positions.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -21,12 +22,14 @@ from torch import Tensor, nn
 from layerrope import checkpoint as checkpoints
 from layerrope.checkpoint import Checkpoint
 from layerrope.errors import InputError
-from layerrope.evaluation import accuracy, evaluate, undisturbed
-from layerrope.kinds import Data, Model, build_model
+from layerrope.evaluation import accuracy, evaluate, shared, undisturbed
+from layerrope.kinds import Data, Model
 from layerrope.layerwise import checkpoint_layers, compile_layers
-from layerrope.machine import autocast, cast
+from layerrope.machine import autocast
 from layerrope.model import IGNORED, LM
-from layerrope.optim import Optimizers, clip_by_norm, total_norm
+from layerrope.optim import Optimizers, clip_by_norm
+from layerrope.parallel import laid_out
+from layerrope.ranks import Ranks
 from layerrope.recipe import TrainConfig, from_json
 from layerrope.run_folder import Result, RunFolder
 from layerrope.schedule import lr_factor
@@ -91,13 +94,15 @@ class Session:
         data: Data,
         progress: Callback | None,
         probes: Sequence[Probe],
+        ranks: Ranks | None = None,
+        parallel: str = "auto",
     ) -> None:
         self.config, self.folder, self.device, self.data = config, folder, device, data
         self.progress, self.probes = progress, probes
+        self.ranks = ranks = Ranks() if ranks is None else ranks
         torch.manual_seed(config.seed)
-        self.model: Model = build_model(config.model, config.seed)
-        cast(self.model, config.precision)
-        self.model.to(device)
+        self.model: Model
+        self.model, self.form = laid_out(parallel, config, ranks, device)
         self.optimizers = Optimizers(
             self.model,
             config.optimizer,
@@ -108,7 +113,9 @@ class Session:
         )
         self.trained = self.optimizers.parameters
         self.at = Progress()
+        self.key = ""  # of the run that claimed the folder
         self.warm = WARM  # up to this step, time does not count for the speed
+        self.micro = min(config.micro, config.batch_size // ranks.world)  # sequences per forward pass on this rank
         self.check_every = 1 if device.type == "cpu" else 16  # reading a loss makes the CPU wait for the device
         self.unread: list[tuple[int, list[Tensor], int, Tensor]] = []  # step, losses, counted tokens, gradient norm
 
@@ -119,7 +126,28 @@ class Session:
     # ------------------------------------------------------------------------------------------- start and resume
     def start(self) -> None:
         """Claim the folder, take up the newest sound checkpoint, and compile."""
+        path, found = None, None
+        with self.ranks.together():
+            if self.ranks.main:
+                path, found = self._claim()
+        self.key, where = self.ranks.tell([self.folder.key, path and str(path)] if self.ranks.main else None)
+        if where is not None:
+            with self.ranks.together():
+                self._take_up(Path(where), found or checkpoints.opened(Path(where)))
+        with self.ranks.together():
+            if self.ranks.main:
+                self.folder.rewind(self.at.steps)
+        if self.config.checkpointing:
+            checkpoint_layers(self.model)
+        if self.config.compile and self.at.steps < self.config.steps:
+            self._compile()
+        self.report("start")
+
+    def _claim(self) -> tuple[Path | None, Checkpoint | None]:
+        """Make the folder this run's; its newest sound checkpoint with its path, if there is one."""
         facts = {"data": self.data.summary(), "n_params": self.n_params, "device": str(self.device)}
+        if self.ranks.world > 1:
+            facts |= {"ranks": self.ranks.world, "parallel": self.form.name}
         self.folder.claim(self.config, facts | {"threads": torch.get_num_threads()})
         path, found, skipped = checkpoints.latest(self.folder.checkpoints)
         if found is None and skipped:
@@ -129,27 +157,24 @@ class Session:
             )
         for line in skipped:
             self.note(f"{line}: skipped")
-        if found is not None:
-            self._check_owner(path, found)
-            try:
-                self._restore(found)
-            except (AttributeError, InputError, KeyError, TypeError, RuntimeError) as error:
-                words = " ".join(str(error).split())
-                raise InputError(f"checkpoint {path} is of another version of this package: {words}") from error
-            self.warm = self.at.steps + WARM
-            self.note(f"resumed at step {self.at.steps} from {path}")
-            for name, old, new in self.folder.changes(self.config):
-                self.note(f"{name} was {old} and is {new} from here on: numbers may round differently")
-        self.folder.rewind(self.at.steps)
-        if self.config.checkpointing:
-            checkpoint_layers(self.model)
-        if self.config.compile and self.at.steps < self.config.steps:
-            self._compile()
-        self.report("start")
+        return path, found
 
-    def _check_owner(self, path: Path | None, found: Checkpoint) -> None:
+    def _take_up(self, path: Path, found: Checkpoint) -> None:
+        """Go on from the checkpoint at `path`, which rank 0 has found sound."""
+        self._check_owner(path, found)
+        try:
+            self._restore(found)
+        except (AttributeError, InputError, KeyError, TypeError, RuntimeError) as error:
+            words = " ".join(str(error).split())
+            raise InputError(f"checkpoint {path} is of another version of this package: {words}") from error
+        self.warm = self.at.steps + WARM
+        self.note(f"resumed at step {self.at.steps} from {path}")
+        for name, old, new in self.folder.changes(self.config):
+            self.note(f"{name} was {old} and is {new} from here on: numbers may round differently")
+
+    def _check_owner(self, path: Path, found: Checkpoint) -> None:
         """Raise InputError for a checkpoint of another run; those without a key are taken on config.json's word."""
-        theirs, mine = found.state.get("key", self.folder.key), self.folder.key
+        theirs, mine = found.state.get("key", self.key), self.key
         if theirs != mine:
             raise InputError(
                 f"checkpoint {path} is of another run (key {theirs}, config.json has {mine}): "
@@ -158,8 +183,8 @@ class Session:
 
     def _restore(self, found: Checkpoint) -> None:
         state = {name: value for name, value in found.state.items() if name != "key"}
-        self.model.load_state_dict(_untied(self.model, found.tensors["model"]))
-        self.optimizers.load(found.tensors["optimizer"], state.pop("stateless"))
+        self.form.fill(self.model, _own(self.model, found.tensors["model"]))
+        self.optimizers.load(found.tensors["optimizer"], state.pop("stateless"), self.form.place)
         _set_rng(found.tensors["rng"], self.device)
         self.at = from_json(Progress, state, "state.json")
 
@@ -182,9 +207,14 @@ class Session:
             "optimizer": self.optimizers.state(),
             "rng": _rng(self.device),
         }
-        state = asdict(self.at) | {"stateless": self.optimizers.stateless(), "key": self.folder.key}
+        state = asdict(self.at) | {"stateless": self.optimizers.stateless(), "key": self.key}
         found = Checkpoint(tensors, state)
-        checkpoints.save(self.folder.checkpoints, self.at.steps, found, self.config.keep_checkpoints)
+        whole = self.form.whole if self.form.in_shards else None
+        with self.ranks.together():
+            if self.ranks.main:
+                checkpoints.save(self.folder.checkpoints, self.at.steps, found, self.config.keep_checkpoints, whole)
+            elif whole is not None:
+                checkpoints.attend(found, whole)
 
     # --------------------------------------------------------------------------------------------------- the loop
     def run(self, stopped: Callable[[], bool], trackers: Sequence[Tracker]) -> Result:
@@ -192,22 +222,34 @@ class Session:
         at, steps = self.at, self.config.steps
         status, diverged = "done", None
         try:
-            with self.folder.open_metrics() as metrics:
+            with self._opened_metrics() as metrics:
                 while at.steps < steps and status == "done":
                     self._advance(metrics, trackers)
-                    if at.steps < steps and stopped():
+                    if at.steps < steps and self.ranks.any(stopped()):
                         status = "interrupted"
                     if status == "interrupted" or at.steps == steps or _due(at.steps, self.config.checkpoint_every):
-                        os.fsync(metrics.fileno())
+                        if metrics is not None:
+                            os.fsync(metrics.fileno())
                         self.save()
         except Diverged as error:
             status, diverged = "diverged", error
         result = self.result(status, diverged)
-        if status != "interrupted":
-            self.folder.finish(result)
+        with self.ranks.together():
+            if status != "interrupted" and self.ranks.main:
+                self.folder.finish(result)
         return result
 
-    def _advance(self, metrics: FileIO, trackers: Sequence[Tracker]) -> None:
+    @contextlib.contextmanager
+    def _opened_metrics(self) -> Iterator[FileIO | None]:
+        """metrics.jsonl on rank 0, nothing on the others."""
+        with contextlib.ExitStack() as held:
+            metrics = None
+            with self.ranks.together():
+                if self.ranks.main:
+                    metrics = held.enter_context(self.folder.open_metrics())
+            yield metrics
+
+    def _advance(self, metrics: FileIO | None, trackers: Sequence[Tracker]) -> None:
         """One step, with its line of metrics where one is due, and its share of the clock."""
         at, began = self.at, time.perf_counter()
         self.update()
@@ -218,20 +260,24 @@ class Session:
             at.timed[1] += self.config.tokens_per_step
         row = self.row()
         if row is not None:
-            self.folder.append(metrics, row)
+            with self.ranks.together():
+                if metrics is not None:
+                    self.folder.append(metrics, row)
             for tracker in trackers:
                 tracker.log(row)
         self.report("step", row)
         at.seconds += time.perf_counter() - began - spent
 
     def _batch(self, step: int) -> tuple[Tensor, Tensor]:
-        return self.data.batch(step, self.config.batch_size, seed=self.config.seed, rank=0, world=1)
+        """This rank's rows of the step's batch."""
+        ranks = self.ranks
+        return self.data.batch(step, self.config.batch_size, seed=self.config.seed, rank=ranks.rank, world=ranks.world)
 
     def update(self) -> None:
         """One optimiser step. Raises Diverged, on the CPU before the weights are touched."""
         config, at = self.config, self.at
         losses, counted = self._forward_backward(*self._batch(at.steps))
-        norm = total_norm(self.trained)
+        norm = self.form.norm(self.trained)
         self.unread.append((at.steps + 1, losses, counted, norm))
         if len(self.unread) >= self.check_every:
             self._read()
@@ -242,18 +288,21 @@ class Session:
         at.steps += 1
 
     def _forward_backward(self, ids: Tensor, targets: Tensor) -> tuple[list[Tensor], int]:
-        """Gradients of the mean loss over every counted token of the batch (B, T), however it is split.
+        """Gradients of the mean loss over every counted token of all ranks' rows (B, T), however they are split.
 
         Returns:
-            The sum of losses of each part, and the number of counted tokens.
+            The sum of losses of each part of this rank's rows, and the number of counted tokens of all ranks.
         """
-        counted = int((targets != IGNORED).sum())
-        losses = []
-        for x, y in zip(ids.split(self.config.micro), targets.split(self.config.micro), strict=True):
+        counted = int(self.ranks.add([int((targets != IGNORED).sum())])[0])
+        share = max(counted, 1) / self.ranks.world  # gradients are averaged over the ranks
+        losses, left = [], len(ids)
+        for x, y in zip(ids.split(self.micro), targets.split(self.micro), strict=True):
+            left -= len(x)
             x, y = x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
-            with autocast(self.device, self.config.precision):
-                loss, _ = self.model.loss_sum(x, y)
-            (loss / max(counted, 1)).backward()
+            with self.form.part(last=not left):
+                with autocast(self.device, self.config.precision):
+                    loss, _ = self.form.loss_sum(self.model, x, y)
+                (loss / share).backward()
             losses.append(loss.detach())
         return losses, counted
 
@@ -264,9 +313,12 @@ class Session:
 
     def _read(self) -> None:
         """Add the losses of the last steps to the sums. Raises Diverged at the first that is not finite."""
+        if not self.unread:
+            return
         unread, self.unread = self.unread, []
-        for step, losses, counted, norm in unread:
-            total, self.at.grad_norm = sum(map(float, losses)), float(norm)
+        totals = self.ranks.add([sum(map(float, losses)) for _, losses, _, _ in unread])
+        for (step, _, counted, norm), total in zip(unread, totals, strict=True):
+            self.at.grad_norm = float(norm)
             if not math.isfinite(total):
                 raise Diverged(step, "loss")
             if not math.isfinite(self.at.grad_norm):
@@ -309,7 +361,9 @@ class Session:
 
     def _evaluate(self) -> dict[str, float | None]:
         at, config = self.at, self.config
-        loss = evaluate(self.model, self.data.eval_batches(config.micro, config.eval_tokens), config.precision)
+        batches = shared(self.data.eval_batches(self.micro, config.eval_tokens), self.ranks.rank, self.ranks.world)
+        loss = evaluate(self.model, batches, config.precision, self.ranks.add)
+        self.form.settle(self.model)
         if not math.isfinite(loss):
             raise Diverged(at.steps, "validation loss")
         at.val_loss = loss
@@ -317,18 +371,20 @@ class Session:
             at.best_val_loss, at.best_step = loss, at.steps
         row = {"val_loss": loss, "bits_per_byte": self.data.bits_per_byte(loss)}
         if isinstance(self.model, ViT):
-            batches = self.data.eval_batches(config.micro, config.eval_tokens)
+            batches = self.data.eval_batches(self.micro, config.eval_tokens)
             row["val_accuracy"] = accuracy(self.model, batches, config.precision)
         return row
 
     def _probe(self) -> dict[str, Any]:
         """What the probes find on the next step's batch. They may use gradients; none is left."""
-        ids, targets = (x[: self.config.micro].to(self.device) for x in self._batch(self.at.steps))
+        config = self.config
+        batch = self.data.batch(self.at.steps, config.batch_size, seed=config.seed, rank=0, world=1)
+        ids, targets = (x[: config.micro].to(self.device) for x in batch)
         found: dict[str, Any] = {}
-        assert isinstance(self.model, LM)  # `train` refuses probes of anything else
-        with undisturbed(self.model):
-            for probe in self.probes:
-                found |= probe(self.model, ids, targets)
+        with self.form.readable(self.model) as model, undisturbed(model):
+            assert isinstance(model, LM)  # `train` refuses probes of anything else
+            for probe in self.probes if self.ranks.main else ():
+                found |= probe(model, ids, targets)
         self.optimizers.zero_grad()
         return found
 
@@ -356,7 +412,7 @@ class Session:
         total, count = at.tail
         return Result(
             status=status,
-            key=self.folder.key,
+            key=self.key,
             step=at.steps,
             tokens=at.tokens,
             train_loss=total / count if count else None,
@@ -384,17 +440,13 @@ def _tied(model: nn.Module) -> dict[str, Tensor]:
     return {name: t for name, t in state.items() if names.setdefault(id(t), name) == name}
 
 
-def _untied(model: nn.Module, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`saved` with the names of tied tensors filled in. Raises InputError when it is not this model's."""
-    first: dict[int, str] = {}
-    names = {name: first.setdefault(id(t), name) for name, t in model.state_dict(keep_vars=True).items()}
-    for problem, keys in (
-        ("lacks", set(names.values()) - set(saved)),
-        ("has the unknown", set(saved) - set(names.values())),
-    ):
+def _own(model: nn.Module, saved: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """(name, value) of `saved`, one after another. Raises InputError when they are not this model's."""
+    own = _tied(model)
+    for problem, keys in (("lacks", own.keys() - saved.keys()), ("has the unknown", saved.keys() - own.keys())):
         if keys:
             raise InputError(f"the checkpoint {problem} tensor {min(keys)} ({len(keys)} in all)")
-    return {name: saved[kept] for name, kept in names.items()}
+    return ((name, saved[name]) for name in own)
 
 
 def _rng(device: torch.device) -> dict[str, Tensor]:

@@ -7,14 +7,17 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from types import FrameType
 
 import torch
 
 from layerrope import machine
 from layerrope.kinds import Data, check_fits, load
+from layerrope.parallel import form_of
+from layerrope.ranks import Ranks
 from layerrope.recipe import TrainConfig, run_key, to_json
-from layerrope.run_folder import Result, RunFolder, read_result
+from layerrope.run_folder import Result, RunFolder, read_result, versions
 from layerrope.session import Callback, Probe, Report, Session
 from layerrope.tracking import check_trackers, start_trackers
 
@@ -33,6 +36,8 @@ def train(
     data: Data | None = None,
     stop: Callable[[], bool] | None = None,
     probes: Sequence[Probe] | None = None,
+    ranks: Ranks | None = None,
+    parallel: str = "auto",
 ) -> Result:
     """Train `config` in `run_dir`, from its newest sound checkpoint if it has one; a finished run is only read.
 
@@ -50,6 +55,8 @@ def train(
             where this is the main thread (a second one ends the process at once).
         probes: run every `config.probe_every` steps, outside of any compiled graph; None: the cheap ones of
             `layerrope.probes`.
+        ranks: of a run on several devices, one process each, which all make the same call. None: this process alone.
+        parallel: "ddp" (a copy of the model on every rank), "fsdp" (in shards), or "auto" (copies of a small model).
 
     Returns:
         The result. A run that diverged is one too (`status`, `diverged_at`), not an exception.
@@ -57,24 +64,60 @@ def train(
     Raises:
         InputError: a device, precision, tracker, data set or run directory that does not fit; a full disk.
     """
-    where = machine.check_machine(device, config.precision)
-    check_trackers(track)
+    ranks = Ranks() if ranks is None else ranks
     folder = RunFolder(run_dir)
-    if resume:
-        folder.check(config)
-        done = read_result(folder.path)
-        if done is not None:
-            return done
-    data = load(config) if data is None else data
-    check_fits(config, data)
-    with folder.locked(), machine.threads(threads), torch.random.fork_rng(_cuda(where)):
-        if not resume:
-            folder.clear()
-        session = Session(config, folder, where, data, progress, _default_probes() if probes is None else probes)
+    with ranks.together():
+        where = machine.check_machine(device, config.precision)
+        check_trackers(track)
+        form_of(parallel, config, ranks)
+    _agree(ranks, config, parallel, str(folder.path), where)
+    done = _finished(ranks, folder, config) if resume else None
+    if done is not None:
+        return done
+    with ranks.together():
+        data = load(config) if data is None else data
+        check_fits(config, data)
+    with _held(ranks, folder, resume), machine.threads(threads), torch.random.fork_rng(_cuda(where)):
+        chosen = _default_probes() if probes is None else probes
+        session = Session(config, folder, where, data, _heard(ranks, progress), chosen, ranks, parallel)
         session.start()
         facts = folder.path, run_key(config), to_json(config), session.at.steps
-        with start_trackers(track, *facts) as trackers, _interrupts() as interrupted:
+        with start_trackers(track if ranks.main else (), *facts) as trackers, _interrupts(ranks) as interrupted:
             return session.run(lambda: interrupted() or (stop is not None and stop()), trackers)
+
+
+def _agree(ranks: Ranks, config: TrainConfig, parallel: str, run_dir: str, where: torch.device) -> None:
+    """Raise InputError on every rank unless all of them were started for the same run."""
+    ranks.check_same("config", to_json(config) | {"parallel": parallel, "run_dir": run_dir, "device": where.type})
+    ranks.check_same("software", {name: versions()[name] for name in ("layerrope", "torch")})
+
+
+def _finished(ranks: Ranks, folder: RunFolder, config: TrainConfig) -> Result | None:
+    """The result, if the run in `folder` is over, as rank 0 reads it."""
+    done = None
+    with ranks.together():
+        if ranks.main:
+            folder.check(config)
+            done = read_result(folder.path)
+    done = ranks.tell(None if done is None else asdict(done))
+    return None if done is None else Result(**done)
+
+
+@contextlib.contextmanager
+def _held(ranks: Ranks, folder: RunFolder, resume: bool) -> Iterator[None]:
+    """The run's folder, locked by rank 0, and emptied where the run does not go on."""
+    with contextlib.ExitStack() as held:
+        with ranks.together():
+            if ranks.main:
+                held.enter_context(folder.locked())
+                if not resume:
+                    folder.clear()
+        yield
+
+
+def _heard(ranks: Ranks, progress: Callback | None) -> Callback | None:
+    """Rank 0 alone reports; what the others would say, it says too."""
+    return progress if ranks.main else lambda report: None
 
 
 def _default_probes() -> Sequence[Probe]:
@@ -89,12 +132,16 @@ def _cuda(device: torch.device) -> list[int]:
 
 
 @contextlib.contextmanager
-def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Inside, the first SIGINT or SIGTERM is only noted (the yielded function tells); a second one interrupts."""
+def _interrupts(ranks: Ranks) -> Iterator[Callable[[], bool]]:
+    """Inside, the first SIGINT or SIGTERM is only noted (the yielded function tells); a second one interrupts.
+
+    Among ranks all are only noted: on Ctrl-C each rank gets one from the terminal and one from the launcher, which
+    also ends what takes too long.
+    """
     caught: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        if caught:
+        if caught and ranks.world == 1:
             raise KeyboardInterrupt
         caught.append(number)
 

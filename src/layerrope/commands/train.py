@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from layerrope.accounting import count_parameters
 from layerrope.budget import steps_of
@@ -14,7 +17,9 @@ from layerrope.config import ModelConfig, preset, tier
 from layerrope.data import DataConfig, load_data
 from layerrope.errors import InputError
 from layerrope.machine import check_machine, default_device
+from layerrope.parallel import form_of
 from layerrope.probes import training_cost
+from layerrope.ranks import Ranks, joined
 from layerrope.recipe import Settings, TrainConfig, run_key
 from layerrope.run_folder import Result, RunFolder, read_metrics
 from layerrope.scheme_table import scheme
@@ -71,6 +76,8 @@ class Command(Settings):
     """CPU threads; torch's own choice"""
     out: Path | None = None
     """folder of the run; runs/SCHEME-KEY, where KEY names the settings"""
+    parallel: str = "auto"
+    """on several ranks (torchrun ... -m layerrope train): ddp (a copy on each), fsdp (in shards), or auto (by size)"""
     fresh: bool = False
     """start over: remove the run that the folder holds"""
     track: tuple[str, ...] = ()
@@ -79,14 +86,17 @@ class Command(Settings):
     """print the result as one JSON document on stdout"""
 
     def run(self) -> int:
-        device = default_device() if self.device == "auto" else self.device
-        check_machine(device, self.precision)
-        check_trackers(self.track)
-        config = self.plan()
-        data = load_data(config.data, progress=DataStages())
-        config = self.plan(data.vocab_size)
+        ranks = joined()
+        with ranks.together():
+            device = self._device(ranks)
+            check_machine(device, self.precision)
+            check_trackers(self.track)
+            config = self.plan()
+            data = load_data(config.data, progress=DataStages() if ranks.main else None)
+            config = self.plan(data.vocab_size)
+            form_of(self.parallel, config, ranks)
         run_dir = self.out or Path("runs") / default_name(config)
-        with RunBar(self.scheme) as bar:
+        with RunBar(self.scheme) if ranks.main else nullcontext() as bar:
             result = train(
                 config,
                 run_dir,
@@ -96,12 +106,25 @@ class Command(Settings):
                 progress=bar,
                 track=self.track,
                 data=data,
+                ranks=ranks,
+                parallel=self.parallel,
             )
-        self._print(run_dir, config, result)
-        cost = training_cost(read_metrics(RunFolder(run_dir).metrics)) if config.probe_every else None
-        if cost is not None:
-            note(f"probing took {cost[0]:.1f} s, {cost[1]:.1%} of the time before the last evaluation")
+        if ranks.main:
+            self._print(run_dir, config, result)
+            cost = training_cost(read_metrics(RunFolder(run_dir).metrics)) if config.probe_every else None
+            if cost is not None:
+                note(f"probing took {cost[0]:.1f} s, {cost[1]:.1%} of the time before the last evaluation")
         return EXIT[result.status]
+
+    def _device(self, ranks: Ranks) -> str:
+        """This rank's device: of several on its machine, the one with its number."""
+        device = default_device() if self.device == "auto" else self.device
+        if device != "cuda" or not ranks.joined:
+            return device
+        here = torch.cuda.device_count()
+        if here and ranks.local >= here:
+            raise InputError(f"there are {here} CUDA devices here, and more ranks: set --nproc-per-node to {here}")
+        return f"cuda:{ranks.local}"
 
     def plan(self, vocab_size: int | None = None) -> TrainConfig:
         """The run these flags describe; without the data's vocabulary only to see whether they fit together."""

@@ -1,0 +1,63 @@
+"""`python -m layerrope COMMAND ...`; under torchrun, `train` on as many devices as there are ranks."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from layerrope import cli
+from layerrope.errors import InputError
+
+if TYPE_CHECKING:
+    from layerrope.ranks import Launch, Ranks
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run one command, as one of several ranks where a launcher says so; the exit code."""
+    from layerrope.ranks import launch
+
+    words = sys.argv[1:] if words is None else words
+    try:
+        place = launch()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return cli.main(words) if place is None else _as_rank(place, words)
+
+
+def _as_rank(place: Launch, words: list[str]) -> int:
+    from layerrope.ranks import join
+
+    try:
+        ranks = join(place)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    code = 1
+    try:
+        code = _run(ranks, words)
+    finally:
+        ranks.leave(well=code == 0)
+    return code
+
+
+def _run(ranks: Ranks, words: list[str]) -> int:
+    """The command on this rank; what goes wrong is said by one rank."""
+    from layerrope import terminal
+    from layerrope.ranks import is_loss, lost
+
+    terminal.out.quiet = terminal.status.quiet = not ranks.main
+    if words[:1] != ["train"] and ranks.world > 1:
+        ranks.say("error: train alone runs on several ranks: start other commands as one process")
+        return 2
+    try:
+        return cli.main(words, ranks.say)
+    except RuntimeError as error:
+        if not is_loss(error):
+            raise
+        ranks.say(f"error: {lost(error)}")
+        return 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
