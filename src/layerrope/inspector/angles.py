@@ -42,7 +42,7 @@ def angles(rows: Matrix) -> Angles:
 
 
 def _cosines(rows: Matrix) -> Matrix:
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    unit = unit_rows(rows)
     return unit @ unit.T
 
 
@@ -55,8 +55,10 @@ def rank1_share(rows: Matrix) -> float:
 
 def unit_rows(rows: Matrix) -> Matrix:
     """Every row at length one (a zero row stays zero)."""
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(length > 0, length, 1.0)
+    largest = np.max(np.abs(rows), axis=1, keepdims=True, initial=0.0)
+    near_one = rows / np.where(largest > 0, largest, 1.0)  # so that no square is too large or too small for a float
+    length = np.linalg.norm(near_one, axis=1, keepdims=True)
+    return near_one / np.where(length > 0, length, 1.0)
 
 
 @dataclass(frozen=True)

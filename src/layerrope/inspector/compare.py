@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from layerrope.inspector.angles import angles
+from layerrope.inspector.site import layer_statistics
 from layerrope.inspector.table import Row, Site
 
 if TYPE_CHECKING:
@@ -129,11 +131,11 @@ def _relative(site: Site) -> np.ndarray:
 
 def _difference(a: Row, b: Row) -> dict[str, Any]:
     """RMS of both, b's over a's, and the angle between them where they are as wide."""
-    sizes = [float(np.sqrt(np.mean(row.values**2))) if row.values.size else float("nan") for row in (a, b)]
-    same = a.values.size == b.values.size
-    lengths = float(np.linalg.norm(a.values) * np.linalg.norm(b.values)) if same else 0.0
-    known = same and np.isfinite(lengths) and lengths > 0
-    angle = float(np.degrees(np.arccos(np.clip(a.values @ b.values / lengths, -1, 1)))) if known else None
-    gap = float(np.max(np.abs(a.values - b.values))) if same and a.values.size else None
-    ratio = sizes[1] / sizes[0] if sizes[0] > 0 else None
-    return {"rms": sizes[0], "its_rms": sizes[1], "ratio": ratio, "angle": angle, "largest_difference": gap}
+    rms, its_rms = (layer_statistics(row)["rms"] for row in (a, b))
+    same = a.values.size == b.values.size > 0
+    alike = same and all(np.isfinite(row.values).all() and row.values.any() for row in (a, b))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        gap = float(np.max(np.abs(a.values - b.values))) if same else None
+        ratio = float(np.float64(its_rms) / rms) if rms > 0 else None
+    angle = angles(np.array([a.values, b.values])).largest if alike else None
+    return {"rms": rms, "its_rms": its_rms, "ratio": ratio, "angle": angle, "largest_difference": gap}

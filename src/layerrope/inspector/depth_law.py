@@ -7,11 +7,13 @@ at every depth) and their AICc can be compared. Depth l is 0-based and enters as
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from layerrope.inspector.scale import exp
 
 Vector: TypeAlias = NDArray[np.float64]
 
@@ -22,6 +24,10 @@ LAWS = {
     "linear": "c (1 + slope l)",
     "constant": "c",
 }
+
+
+#: A logarithm that varies by no more than this does not vary.
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -53,16 +59,21 @@ class PowerLaw:
     """resamples that could be fitted (those drawing one depth only cannot)"""
     n: int
 
+    def at(self, layer: int) -> float:
+        """What the law gives for a layer; infinite where that is no float64."""
+        return exp(math.log(self.c) + self.beta * math.log(layer + 1)) if 0 < self.c < math.inf else self.c
+
 
 def fit_laws(layers: Vector, y: Vector) -> dict[str, Law]:
     """The laws of `LAWS` fitted to `y` (n,) > 0 at depths `layers` (n,), best AICc first. n must be at least 2."""
-    log_y = np.log(y)
+    log_y, start = _from_first(y)
     fits = [
         _law("power", *_line(np.log(layers + 1), log_y), np.log(layers + 1), log_y),
         _law("exponential", *_line(layers, log_y), layers, log_y),
         _linear(layers, log_y),
         _law("constant", float(log_y.mean()), None, layers, log_y),
     ]
+    fits = [replace(fit, c=exp(fit.c + start)) for fit in fits]
     ranked = sorted(fits, key=lambda f: math.inf if f.aicc is None else f.aicc)
     return {fit.name: fit for fit in ranked}
 
@@ -81,20 +92,27 @@ def power_law(layers: Vector, y: Vector, resamples: int = 2000, seed: int = 0) -
         resamples: how many bootstrap resamples; 0 for none.
         seed: of the resampling.
     """
-    x, log_y = np.log(layers + 1), np.log(y)
+    x = np.log(layers + 1)
+    log_y, start = _from_first(y)
     log_c, beta = _line(x, log_y)
     picks = np.random.default_rng(seed).integers(0, len(x), (resamples, len(x)))
     slopes, offsets = _lines(x[picks], log_y[picks])
     enough = len(slopes) >= 100
     return PowerLaw(
-        c=math.exp(log_c),
+        c=exp(log_c + start),
         beta=beta,
         r2=_r2(log_y, log_c + beta * x),
-        c_interval=_interval(np.exp(offsets)) if enough else None,
+        c_interval=_interval(_exps(offsets + start)) if enough else None,
         beta_interval=_interval(slopes) if enough else None,
         resamples=len(slopes),
         n=len(x),
     )
+
+
+def _from_first(y: Vector) -> tuple[Vector, float]:
+    """log(y / y[0]) and log y[0]: exactly zeros for a constant, whatever its size."""
+    log_y = np.log(y)
+    return log_y - log_y[0], float(log_y[0])
 
 
 def aicc(residuals: Vector, n_parameters: int) -> float | None:
@@ -105,7 +123,7 @@ def aicc(residuals: Vector, n_parameters: int) -> float | None:
     n, k = len(residuals), n_parameters + 1
     if n <= k + 1:
         return None
-    rss = max(float(residuals @ residuals), n * 1e-30)  # an exact fit stays finite
+    rss = max(float(residuals @ residuals), n * ROUNDING**2)  # an exact fit stays finite
     return n * math.log(rss / n) + 2 * k + 2 * k * (k + 1) / (n - k - 1)
 
 
@@ -125,19 +143,25 @@ def _lines(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[Vector, Vect
     return slopes, y[fit].mean(axis=1) - slopes * x[fit].mean(axis=1)
 
 
+def _exps(values: Vector) -> Vector:
+    with np.errstate(over="ignore"):
+        return np.minimum(np.exp(values), np.finfo(np.float64).max)  # quantiles of infinities would be NaN
+
+
 def _interval(values: Vector) -> tuple[float, float]:
     low, high = np.quantile(values, [0.025, 0.975])
     return float(low), float(high)
 
 
 def _law(name: str, log_c: float, slope: float | None, x: Vector, log_y: Vector) -> Law:
+    """A law whose `c` is still its logarithm."""
     fitted = np.full_like(log_y, log_c) if slope is None else log_c + slope * x
     score = aicc(log_y - fitted, 1 if slope is None else 2)
-    return Law(name, math.exp(log_c), slope, _r2(log_y, fitted), score, len(log_y))
+    return Law(name, log_c, slope, _r2(log_y, fitted), score, len(log_y))
 
 
 def _linear(layers: Vector, log_y: Vector) -> Law:
-    """c (1 + slope l): for a given slope log c is a mean, so one bounded search is enough."""
+    """c (1 + slope l), `c` still a logarithm: for a given slope it is a mean, so one bounded search is enough."""
     from scipy.optimize import minimize_scalar
 
     top = float(layers.max())
@@ -155,7 +179,7 @@ def _linear(layers: Vector, log_y: Vector) -> Law:
     shape = np.log1p(slope * layers)
     log_c = float((log_y - shape).mean())
     residuals = log_y - log_c - shape
-    return Law("linear", math.exp(log_c), slope, _r2(log_y, log_y - residuals), aicc(residuals, 2), len(log_y))
+    return Law("linear", log_c, slope, _r2(log_y, log_y - residuals), aicc(residuals, 2), len(log_y))
 
 
 def _slope(t: float, top: float) -> float:
@@ -163,5 +187,6 @@ def _slope(t: float, top: float) -> float:
 
 
 def _r2(y: Vector, fitted: Vector) -> float:
+    """1 - RSS/TSS; nan where y varies by nothing but rounding."""
     total = float(np.sum((y - y.mean()) ** 2))
-    return 1 - float(np.sum((y - fitted) ** 2)) / total if total > 0 else math.nan
+    return 1 - float(np.sum((y - fitted) ** 2)) / total if total > len(y) * ROUNDING**2 else math.nan

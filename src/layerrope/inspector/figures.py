@@ -15,6 +15,7 @@ from layerrope.charts import DASHED, KEEP_SHAPE, PALETTE, save_png
 from layerrope.errors import InputError
 from layerrope.inspector.compare import short_labels
 from layerrope.inspector.mds import Picture, pure_scaling_picture
+from layerrope.inspector.scale import exponent, scaled
 from layerrope.inspector.site import SiteReport, layer_statistics
 from layerrope.norm_sites import role_words
 
@@ -93,7 +94,7 @@ def _size_rows(report: SiteReport) -> list[dict[str, Any]]:
             "site": report.site.words,
             "layer": layer,
             "rms": sizes[layer],
-            "fit": power.c * (layer + 1) ** power.beta if power else None,
+            "fit": power.at(layer) if power else None,
         }
         for layer in sorted(sizes)
     ]
@@ -307,7 +308,8 @@ def _spread_chart(report: SiteReport) -> Figure:
     rows = []
     for row in report.site.rows:
         if row.values.size and np.isfinite(row.values).all():
-            q = np.quantile(row.values, _QUANTILES).tolist()
+            e = exponent(row.values)
+            q = scaled(np.quantile(scaled(row.values, -e), _QUANTILES), e).tolist()
             low, high = float(row.values.min()), float(row.values.max())
             names = ("p5", "p25", "p50", "p75", "p95")
             rows.append({"layer": row.layer, "min": low, "max": high, **dict(zip(names, q, strict=True))})

@@ -19,11 +19,15 @@ from numpy.typing import NDArray
 
 from layerrope.inspector.angles import rank1_share
 from layerrope.inspector.rotation_search import MOST_LAYERS, RotationSearch, Turn, spectrum, turned
+from layerrope.inspector.scale import lengths
 
 Array: TypeAlias = NDArray[Any]
 
 #: A rotation counts where at most this share of the tables does as well. 19 shuffles are the fewest that can tell.
 LEVEL = 0.05
+#: Share of the squared gains that the magnitude must leave for a rotation to be looked for: the search itself is exact
+#: to about ten digits only.
+LEAST_LEFT = 1e-8
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,11 @@ class GainFit:
         return 1 / (1 + len(self.null)) if self.null else None
 
     @property
+    def exact(self) -> bool:
+        """Does the magnitude alone describe the table, so that nothing is left for a rotation?"""
+        return self.magnitude**2 <= LEAST_LEFT
+
+    @property
     def decidable(self) -> bool:
         """Are there shuffles enough for a p of `LEVEL` or less?"""
         return self.smallest_p is not None and self.smallest_p <= LEVEL
@@ -97,7 +106,7 @@ def fit_gains(
     """The best LayerRoPE description of `rows`.
 
     Args:
-        rows: gains (L, d), not all zero, L >= 3.
+        rows: gains (L, d), the largest near 1 (squares are summed), L >= 3.
         layers: depth of each row, 0-based, ascending, (L,).
         base: of the spectrum over pairs.
         shuffles: tables with shuffled channels in the null.
@@ -109,7 +118,7 @@ def fit_gains(
     total = float(np.sum(rows**2))
     flat = best_size(rows, depth)
     turns: list[Turn] = []
-    if rotation and rows.shape[1] % 2 == 0:
+    if rotation and rows.shape[1] % 2 == 0 and total - flat.explained > LEAST_LEFT * total:
         turns = _search(rows, depth, base, shuffles, seed)
     unturned = turned(rows, -_angles(depth, turns[0], rows.shape[1], base)) if turns else rows
     best = max(best_size(unturned, depth), flat, key=lambda f: f.explained) if turns else flat
@@ -178,7 +187,8 @@ def _search(rows: Array, depth: Array, base: float, shuffles: int, seed: int) ->
     keep = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MOST_LAYERS)).round().astype(int))
     rows, depth = rows[keep], depth[keep]
     flat = best_size(rows, depth)
-    residual = max(float(np.sum(rows**2)) - flat.explained, 1e-300)
+    total = float(np.sum(rows**2))
+    residual = max(total - flat.explained, LEAST_LEFT * total)
     rng = np.random.default_rng(seed)
     shuffled = [rows[:, rng.permutation(rows.shape[1])] for _ in range(shuffles)]
     search = RotationSearch(depth, spectrum(rows.shape[1], base), flat.beta)
@@ -194,6 +204,7 @@ def _error(total: float, explained: float) -> float:
 
 
 def _per_layer(rows: Array, depth: Array, fit: SizeFit) -> tuple[float, ...]:
-    lengths = np.linalg.norm(rows, axis=1)
-    errors = np.linalg.norm(rows - np.exp(fit.beta * depth)[:, None] * fit.gamma, axis=1)
-    return tuple((errors / np.where(lengths > 0, lengths, np.nan)).tolist())
+    length = lengths(rows)
+    errors = lengths(rows - np.exp(fit.beta * depth)[:, None] * fit.gamma)
+    with np.errstate(over="ignore"):
+        return tuple((errors / np.where(length > 0, length, np.nan)).tolist())

@@ -29,16 +29,14 @@ def fault(values: Array, gain: bool = True) -> str | None:
 
 def bf16_exact(values: Array) -> float:
     """Share of `values` that bf16 holds exactly: the low 16 bits of their float32 are zero."""
-    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    exact = (bits & 0xFFFF) == 0
-    return float(np.mean(exact & (values == values.astype(np.float32)))) if values.size else 1.0
+    narrow = _as(values, np.float32)
+    exact = (narrow.view(np.uint32) & 0xFFFF) == 0
+    return float(np.mean(exact & (values == narrow))) if values.size else 1.0
 
 
 def fp16_exact(values: Array) -> float:
     """Share of `values` that fp16 holds exactly."""
-    with np.errstate(over="ignore"):
-        rounded = values.astype(np.float16)
-    return float(np.mean(rounded.astype(values.dtype) == values)) if values.size else 1.0
+    return float(np.mean(_as(values, np.float16).astype(values.dtype) == values)) if values.size else 1.0
 
 
 def exact_in(values: Array) -> str:
@@ -47,8 +45,13 @@ def exact_in(values: Array) -> str:
         return "bf16"
     if fp16_exact(values) == 1:
         return "fp16"
-    with np.errstate(over="ignore"):
-        return "fp32" if np.array_equal(values, values.astype(np.float32), equal_nan=True) else "fp64"
+    return "fp32" if np.array_equal(values, _as(values, np.float32), equal_nan=True) else "fp64"
+
+
+def _as(values: Array, dtype: type) -> Array:
+    """`values` rounded to `dtype`; what is too large for it is infinite there."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # a signalling NaN is "invalid"
+        return np.ascontiguousarray(values).astype(dtype)
 
 
 def folded_sites(kinds: Mapping[str, Iterable[str]]) -> dict[str, str]:

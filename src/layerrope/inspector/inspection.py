@@ -297,7 +297,8 @@ def _narrow(value: np.ndarray) -> np.ndarray:
     """float64 as float32 where nothing is lost."""
     if value.dtype != np.float64:
         return value
-    narrow = value.astype(np.float32)
+    with np.errstate(over="ignore", under="ignore"):
+        narrow = value.astype(np.float32)
     return narrow if np.array_equal(narrow.astype(np.float64), value, equal_nan=True) else value
 
 

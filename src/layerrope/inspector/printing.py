@@ -155,10 +155,14 @@ def _apart(row: Line, short: Mapping[str, str]) -> dict[str, Any]:
     return {
         "site": row["site"],
         "model": short[row["model"]],
-        "ratio of RMS": MISSING if low is None else f"{low:.3f} to {high:.3f}",
+        "ratio of RMS": MISSING if low is None else f"{_ratio(low)} to {_ratio(high)}",
         "largest angle": _fixed(row["largest_angle"], 2),
         "largest difference": row["largest_difference"],
     }
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.3f}" if 1e-3 <= abs(value) < 1e6 else show(value)
 
 
 def _side(row: Line) -> dict[str, Any]:

@@ -234,7 +234,7 @@ def _fit_row(report: Any) -> dict[str, Any]:
 
 def _angles_word(fit: Any) -> str:
     if fit.rotation_gain is None:
-        return "not tried"
+        return "nothing left" if fit.exact else "not tried"
     if not fit.decidable:
         return "undecided"
     return "identifiable" if fit.identifiable else "not identifiable"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from layerrope.inspector.angles import (
 from layerrope.inspector.depth_law import Law, PowerLaw, fit_laws, power_law
 from layerrope.inspector.gain_fit import GainFit, fit_gains
 from layerrope.inspector.mds import Null, Picture, picture, rank1_null
+from layerrope.inspector.scale import exponent, lengths, root_mean_square, scaled, times_power_of_two
 from layerrope.inspector.table import Matrix, Row, Site
 from layerrope.norm_sites import STREAM_ROLES
 
@@ -85,20 +87,25 @@ def of_the_stream(role: str) -> bool:
 def layer_statistics(row: Row) -> dict[str, Any]:
     """RMS, mean and the rest of one vector; NaN where the vector is broken."""
     g = row.values
-    finite = bool(np.isfinite(g).all()) and g.size > 0
-    rms = float(np.sqrt(np.mean(g**2))) if finite else float("nan")
-    return {
-        "d": g.size,
-        "rms": rms,
-        "mean": float(g.mean()) if finite else float("nan"),
-        "mean_abs": float(np.abs(g).mean()) if finite else float("nan"),
-        "l2": float(np.linalg.norm(g)) if finite else float("nan"),
-        "min": float(g.min()) if finite else float("nan"),
-        "max": float(g.max()) if finite else float("nan"),
-        "std_over_rms": float(g.std() / rms) if finite and rms > 0 else float("nan"),
-        "negative": int(np.sum(g < 0)),
-        "zero": int(np.sum(g == 0)),
-    }
+    counts = {"negative": int(np.sum(g < 0)), "zero": int(np.sum(g == 0))}
+    if g.size == 0 or not np.isfinite(g).all():
+        return {"d": g.size, **dict.fromkeys(_NUMBERS, math.nan), **counts}
+    e = exponent(g)
+    near_one = scaled(g, -e)
+    spread, rms = float(near_one.std()), float(root_mean_square(near_one))
+    numbers = (
+        float(root_mean_square(g)),
+        times_power_of_two(float(near_one.mean()), e),
+        times_power_of_two(float(np.abs(near_one).mean()), e),
+        float(lengths(g)),
+        float(g.min()),
+        float(g.max()),
+        spread / rms if rms > 0 else math.nan,
+    )
+    return {"d": g.size, **dict(zip(_NUMBERS, numbers, strict=True)), **counts}
+
+
+_NUMBERS = ("rms", "mean", "mean_abs", "l2", "min", "max", "std_over_rms")
 
 
 def report_site(site: Site, base: float = 100.0, shuffles: int = 20, seed: int = 0) -> SiteReport:
@@ -119,26 +126,33 @@ def report_site(site: Site, base: float = 100.0, shuffles: int = 20, seed: int =
     whole = _view(rows, layers, base, shuffles, seed, of_the_stream(site.role))
     later = layers > 0
     without = _view(rows[later], layers[later], base, 0, seed, False) if FEWEST <= later.sum() < len(rows) else None
+    rows = scaled(rows, -exponent(rows))
     shared = shared_direction(rows)
     return SiteReport(site, d, left_out, whole, without, outliers(rows, shared), rank1_null(rows, shared, seed=seed))
 
 
 def _view(rows: Matrix, layers: Any, base: float, shuffles: int, seed: int, rotation: bool) -> View:
-    depth = layers.astype(np.float64)
-    rms = np.sqrt(np.mean(rows**2, axis=1))
-    size = np.abs(rows)
+    """One view. What sums squares is computed of the rows scaled near 1, which changes no number without a unit."""
+    depth, e = layers.astype(np.float64), exponent(rows)
+    near_one = scaled(rows, -e)
+    rms = np.maximum(root_mean_square(rows), np.finfo(np.float64).smallest_subnormal)
     return View(
         layers=tuple(layers.tolist()),
         laws=fit_laws(depth, rms),
         power=power_law(depth, rms, seed=seed),
         angles=_by_layer(angles(rows), layers),
-        rank1=rank1_share(rows),
+        rank1=rank1_share(near_one),
         rank1_unit=rank1_share(unit_rows(rows)),
-        largest_angle_abs=angles(size).largest,
-        rank1_abs=rank1_share(size),
-        picture=picture(rows),
-        fit=fit_gains(rows, layers, base, shuffles, seed, rotation),
+        largest_angle_abs=angles(np.abs(rows)).largest,
+        rank1_abs=rank1_share(np.abs(near_one)),
+        picture=picture(near_one),
+        fit=_grown(fit_gains(near_one, layers, base, shuffles, seed, rotation), e),
     )
+
+
+def _grown(fit: GainFit, e: int) -> GainFit:
+    """`fit` of a table 2^e times as large."""
+    return replace(fit, alpha=fit.alpha + e * math.log(2))
 
 
 def _by_layer(turn: Angles, layers: Any) -> Angles:

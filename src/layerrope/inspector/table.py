@@ -280,7 +280,8 @@ def _with_gap(site: Site, depth: int, architecture: str) -> Site:
 
 def _row(norm: NormTensor, stored: NDArray[Any], dtype: str) -> Row:
     flat = np.asarray(stored).reshape(-1)
-    values = norm.gain(flat.astype(np.float64))
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        values = norm.gain(flat.astype(np.float64))
     layer = -1 if norm.layer is None else norm.layer
     return Row(
         layer, printable(norm.name), values, fault(values, norm.part == "gain"), exact_in(flat), printable(dtype)

@@ -129,7 +129,7 @@ def turning(fit: GainFit) -> str:
     """What LayerRoPE's form explains, and whether its rotation does any of it."""
     size = f"A shared vector that only grows misses {fit.magnitude:.1%} of the table"
     if fit.rotation_gain is None:
-        return f"{size}; the rotation was not tried."
+        return f"{size}; {'nothing is left for the rotation' if fit.exact else 'the rotation was not tried'}."
     removes = f"LayerRoPE's rotation removes {share(fit.rotation_gain)} of what is then left"
     return f"{size}; {removes}{_against_the_null(fit)}."
 
@@ -246,7 +246,8 @@ def _all_turning(reports: Sequence[SiteReport]) -> str:
     """What the rotation explains, site by site: p is given for each, beside the least it could have been."""
     fits = {_name(r): r.whole.fit for r in reports if r.whole and r.whole.fit.rotation_gain is not None}
     if not fits:
-        return "LayerRoPE's rotation was not tried."
+        exact = all(r.whole.fit.exact for r in reports if r.whole)
+        return f"{'Nothing is left for ' if exact else ''}LayerRoPE's rotation{'' if exact else ' was not tried'}."
     shuffles = min(len(fit.null) for fit in fits.values())
     if not shuffles:
         return "Whether LayerRoPE's rotation explains more than chance is open: its null was not tried (0 shuffles)."

@@ -128,4 +128,5 @@ def decode(raw: bytes, dtype: str, shape: tuple[int, ...], order: Literal["<", "
     """
     code, values = DECODERS[dtype]
     bits = np.frombuffer(raw, dtype=np.dtype(code).newbyteorder(order)).astype(code)
-    return values(bits).reshape(shape)
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        return values(bits).reshape(shape)
