@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
 from layerrope.errors import InputError
+from layerrope.loopcd import Contrast, Drawing, stream
+from layerrope.looped import LoopedLM
 from layerrope.model import LM, check_drawing, sample_token
 from layerrope.tokens import Tokenizer
 
@@ -23,12 +26,21 @@ class Sampling:
     top_k: int | None = None
     seed: int = 0
     cache: bool = True
+    """of keys and values; a looped model has none"""
+    loops: int | None = None
+    """iterations of a looped model; None: those it was trained with"""
+    contrast: Contrast | None = None
+    """of a looped model, against an earlier iteration"""
 
     def __post_init__(self) -> None:
         check_drawing(self.n_new, self.temperature, self.top_k, self.seed)
 
+    @property
+    def drawing(self) -> Drawing:
+        return Drawing(self.loops, self.contrast, self.temperature, self.top_k)
 
-def stream_text(model: LM, tokenizer: Tokenizer, prompt: str, how: Sampling) -> Iterator[str]:
+
+def stream_text(model: LM | LoopedLM, tokenizer: Tokenizer, prompt: str, how: Sampling) -> Iterator[str]:
     """The continuation of `prompt`, in pieces that are whole characters; their sum is the text of all new tokens.
 
     An end-of-text token ends it and is not part of the text. An empty prompt starts from end-of-text, which stands
@@ -36,8 +48,12 @@ def stream_text(model: LM, tokenizer: Tokenizer, prompt: str, how: Sampling) -> 
 
     Raises:
         InputError: the prompt is not UTF-8 or has tokens that the model does not know (both at once, before any
-            text); the text outgrows learned positions.
+            text); the text outgrows learned positions; loops or a contrast that the model cannot have.
     """
+    if isinstance(model, LoopedLM):
+        how.drawing.counts(model)
+    elif how.loops is not None or how.contrast is not None:
+        raise InputError("only looped models have iterations: leave out loops and contrast")
     try:
         prompt.encode()
     except UnicodeEncodeError as error:
@@ -48,7 +64,7 @@ def stream_text(model: LM, tokenizer: Tokenizer, prompt: str, how: Sampling) -> 
     return _pieces(model, tokenizer, ids, how)
 
 
-def _pieces(model: LM, tokenizer: Tokenizer, ids: list[int], how: Sampling) -> Iterator[str]:
+def _pieces(model: LM | LoopedLM, tokenizer: Tokenizer, ids: list[int], how: Sampling) -> Iterator[str]:
     made: list[int] = []
     shown = ""
     for token in stream_tokens(model, ids, how):
@@ -65,10 +81,14 @@ def _pieces(model: LM, tokenizer: Tokenizer, ids: list[int], how: Sampling) -> I
 
 
 @torch.no_grad()
-def stream_tokens(model: LM, ids: list[int], how: Sampling) -> Iterator[int]:
+def stream_tokens(model: LM | LoopedLM, ids: list[int], how: Sampling) -> Iterator[int]:
     """The new ids, one by one: those that `model.generate` gives for the same settings."""
     device = model.embed.weight.device
     generator = torch.Generator(device).manual_seed(how.seed)
+    if isinstance(model, LoopedLM):
+        texts = torch.tensor([ids], device=device)
+        yield from (int(token) for token in islice(stream(model, texts, how.drawing, generator), how.n_new))
+        return
     caches = model.caches() if how.cache else None
     whole = fresh = torch.tensor([ids], device=device)
     for _ in range(how.n_new):

@@ -10,37 +10,24 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from layerrope import checkpoint
 from layerrope.errors import InputError
 from layerrope.gains import KINDS, LayerRoPE
 from layerrope.model import LM
-from layerrope.recipe import TrainConfig, from_json
+from layerrope.recipe import TrainConfig
 from layerrope.residual import Sublayer
-from layerrope.run_folder import read_record
+from layerrope.trained import load_trained
 
 
 def trained_model(run_dir: Path) -> tuple[LM, TrainConfig]:
     """The model of a run at its newest sound checkpoint, on the CPU in evaluation mode, and the run's config.
 
     Raises:
-        InputError: no run there, no sound checkpoint, or one of another model.
+        InputError: no run there, no sound checkpoint, one of another model, or a run of no plain decoder.
     """
-    record = read_record(run_dir)
-    if record is None:
-        raise InputError(f"{run_dir} has no config.json: give the folder of a run")
-    config = from_json(TrainConfig, record["config"], f"{run_dir / 'config.json'}: config")
-    path, found, skipped = checkpoint.latest(run_dir / "checkpoints")
-    if found is None:
-        raise InputError(skipped[0] if skipped else f"{run_dir} has no checkpoint: its run was not trained to a save")
-    model = LM(config.model)
-    weights = dict(found.tensors["model"])
-    if config.model.tie:
-        weights.setdefault("head.weight", weights["embed.weight"])
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise InputError(f"checkpoint {path} is of another model ({str(error).splitlines()[0]})") from error
-    return model.eval(), config
+    found = load_trained(run_dir)
+    if not isinstance(found.model, LM):
+        raise InputError(f"{run_dir} is the run of another kind of model ({found.config.model.kind}): give a decoder's")
+    return found.model, found.config
 
 
 def sublayers(model: LM) -> list[tuple[int, str, Sublayer]]:

@@ -1,0 +1,95 @@
+"""A trained model of any kind, from the folder of its run or from one of its checkpoints."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from layerrope import checkpoint as checkpoints
+from layerrope.checkpoint import Checkpoint
+from layerrope.errors import InputError, reason
+from layerrope.kinds import Model, build_model, read_config
+from layerrope.model import LM
+from layerrope.recipe import TrainConfig
+from layerrope.run_folder import read_record
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model and the run it comes from."""
+
+    model: Model
+    """on the CPU, in evaluation mode, in fp32"""
+    config: TrainConfig
+    label: str
+    """what was loaded, in words"""
+
+
+def run_of(source: str | os.PathLike[str]) -> Path:
+    """The folder of the run that `source` is, or is a checkpoint of."""
+    path = Path(source)
+    return path.parent.parent if _is_step(path) else path
+
+
+def run_config(source: str | os.PathLike[str]) -> TrainConfig | None:
+    """The config of the run in `source` (or of its checkpoint); None where it is another folder, or none.
+
+    Raises:
+        InputError: a run of this package whose config cannot be read.
+    """
+    path = run_of(source) / "config.json"
+    if not path.is_file() or not _is_run(run_of(source)):
+        return None
+    record = read_record(run_of(source))
+    return None if record is None else read_config(record["config"], f"{path}: config")
+
+
+def load_trained(source: str | os.PathLike[str]) -> Trained:
+    """The model of a run at its newest sound checkpoint, or of the checkpoint `RUN/checkpoints/step-N`.
+
+    Raises:
+        InputError: no run there, no sound checkpoint, one of another model, or weights that are not finite.
+    """
+    run = run_of(source)
+    record = read_record(run)
+    if record is None:
+        raise InputError(f"{run} has no config.json: give the folder of a run")
+    config = read_config(record["config"], f"{run / 'config.json'}: config")
+    path, found = _checkpoint(Path(source), run)
+    model = build_model(config.model)
+    _fill(model, found, path)
+    return Trained(model.eval(), config, f"{run} at step {checkpoints.number(path)}")
+
+
+def _checkpoint(source: Path, run: Path) -> tuple[Path, Checkpoint]:
+    if _is_step(source):
+        return source, checkpoints.load(source)
+    path, found, skipped = checkpoints.latest(run / "checkpoints")
+    if path is None or found is None:
+        raise InputError(skipped[0] if skipped else f"{run} has no checkpoint: its run was not trained to a save")
+    return path, found
+
+
+def _fill(model: Model, found: Checkpoint, path: Path) -> None:
+    weights = dict(found.tensors["model"])
+    if isinstance(model, LM) and model.config.tie:
+        weights.setdefault("head.weight", weights["embed.weight"])
+    try:
+        model.load_state_dict(weights)
+    except (KeyError, RuntimeError) as error:
+        raise InputError(f"checkpoint {path} is of another model ({reason(error)})") from error
+    broken = [name for name, t in weights.items() if not bool(torch.isfinite(t).all())]
+    if broken:
+        raise InputError(f"checkpoint {path}: tensor {broken[0]} holds numbers that are not finite")
+
+
+def _is_step(path: Path) -> bool:
+    return path.parent.name == "checkpoints" and checkpoints.number(path) >= 0
+
+
+def _is_run(run: Path) -> bool:
+    """Does the folder hold what a run leaves, beside a config.json that other models have too?"""
+    return (run / "checkpoints").is_dir() or (run / "metrics.jsonl").is_file()
