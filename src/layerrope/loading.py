@@ -96,6 +96,9 @@ def _from_run(run: Path, step: Path | None) -> Loaded:
     facts = read_record(run)
     if facts is None:
         raise InputError(f"{run} has no config.json: give a run, or one of its checkpoints")
+    kind = _kind(facts["config"].get("model"))
+    if kind is not None:
+        raise InputError(f"{run} is a run of another kind of model ({kind}), and this reads decoders: give a decoder's")
     config = from_json(ModelConfig, facts["config"].get("model"), f"{run / 'config.json'}: config.model")
     candidates = [step] if step is not None else list(reversed(checkpoints.steps(run / "checkpoints")))
     reasons = [f"{run} has no checkpoint yet: train further"]
@@ -103,13 +106,18 @@ def _from_run(run: Path, step: Path | None) -> Loaded:
         problem = checkpoints.problem(path)
         if problem is None:
             model = lm_from_tensors(config, _read(path / "model.safetensors"))
-            tokenizer, why = _run_tokenizer(facts)
+            tokenizer, why = run_tokenizer(facts)
             return Loaded(model, f"{run} at step {checkpoints.number(path)}", tokenizer, why)
         reasons.append(f"checkpoint {path} cannot be used: {problem}")
     raise InputError(reasons[-1])
 
 
-def _run_tokenizer(facts: Mapping[str, Any]) -> tuple[Tokenizer | None, str]:
+def _kind(model: Any) -> str | None:
+    """The kind of model that a run's config names; decoders name none."""
+    return str(model["kind"]) if isinstance(model, dict) and "kind" in model else None
+
+
+def run_tokenizer(facts: Mapping[str, Any]) -> tuple[Tokenizer | None, str]:
     """The run's tokenizer, or None and why it cannot be had."""
     wanted = facts["data"].get("tokenizer_sha256")
     try:
