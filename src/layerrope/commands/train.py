@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,11 @@ import torch
 from layerrope.accounting import count_parameters
 from layerrope.budget import steps_of
 from layerrope.commands.live import DataStages, RunBar
-from layerrope.config import ModelConfig, preset, tier
+from layerrope.config import ModelConfig, preset, tiers
 from layerrope.data import DataConfig, load_data
-from layerrope.errors import InputError
+from layerrope.errors import InputError, one_of
+from layerrope.kinds import LoopedTrainConfig
+from layerrope.looped import LoopedConfig, looped_tiers
 from layerrope.machine import check_machine, default_device
 from layerrope.parallel import form_of
 from layerrope.probes import training_cost
@@ -26,6 +28,9 @@ from layerrope.scheme_table import scheme
 from layerrope.terminal import emit_json, note, out
 from layerrope.tracking import check_trackers
 from layerrope.train import train
+
+_SHAPE = ("n_layer", "n_head", "d_model", "d_ff", "seq_len", "embed_std", "loops", "grad_loops")
+_WHERE = {True: "looped models do not take it", False: f"it is for looped models, {', '.join(looped_tiers)}"}
 
 EXIT = {"done": 0, "diverged": 1, "interrupted": 130}
 
@@ -41,11 +46,16 @@ class Command(Settings):
     scheme: str = "layerrope"
     """depth scheme, with options: layerrope:rotation=off"""
     tier: str = "micro"
-    """named model size: micro (1.2M parameters, minutes on a CPU), 60m ... 7b (the paper's ladder), d128-L48 ..."""
+    """named model size: micro (1.2M parameters, minutes on a CPU), 60m ... 7b (the paper's ladder), d128-L48 ...;
+    loop-micro, parcae-140m ... parcae-1.3b: looped models"""
     preset: str | None = None
     """modern (RMSNorm, rotary positions, SwiGLU) or gpt-2017 (LayerNorm, learned positions, GELU); the tier's own"""
     n_layer: int | None = None
     """layers, in place of the tier's"""
+    loops: int | None = None
+    """mean number of times that a looped model's core runs, in place of the tier's"""
+    grad_loops: int | None = None
+    """of these, the last ones that carry gradient, at most; half of loops, rounded up"""
     n_head: int | None = None
     """query heads, in place of the tier's"""
     d_model: int | None = None
@@ -138,17 +148,27 @@ class Command(Settings):
             max_docs=self.max_docs,
         )
         settings = {name: getattr(self, name) for name in Settings.__dataclass_fields__}
-        config = TrainConfig(**settings, model=model, data=data)
+        kind = LoopedTrainConfig if isinstance(model, LoopedConfig) else TrainConfig
+        config = kind(**settings, model=model, data=data)  # type: ignore[arg-type]
         return replace(config, steps=self._steps(config))
 
-    def _model(self, vocab_size: int | None) -> ModelConfig:
+    def _model(self, vocab_size: int | None) -> ModelConfig | LoopedConfig:
         scheme(self.scheme)
-        names = ("n_layer", "n_head", "d_model", "d_ff", "seq_len", "embed_std")
-        changes: dict[str, Any] = {n: getattr(self, n) for n in names if getattr(self, n) is not None}
+        known: dict[str, ModelConfig | LoopedConfig] = {**tiers, **looped_tiers}
+        start = known[one_of("tier", self.tier, known)]
+        changes: dict[str, Any] = {n: getattr(self, n) for n in _SHAPE if getattr(self, n) is not None}
+        odd = [name for name in changes if name not in {f.name for f in fields(start)}]
+        if odd:
+            flag = odd[0].replace("_", "-")
+            raise InputError(f"the tier {self.tier} has no --{flag}: {_WHERE[self.tier in looped_tiers]}")
         if vocab_size is not None:
             changes["vocab_size"] = vocab_size
-        model = replace(tier(self.tier), scheme=self.scheme, **changes)
-        return model if self.preset is None else preset(self.preset, model)
+        model = replace(start, scheme=self.scheme, **changes)
+        if self.preset is None:
+            return model
+        if isinstance(model, LoopedConfig):
+            raise InputError("looped models have parts of their own: leave out --preset")
+        return preset(self.preset, model)
 
     def _steps(self, config: TrainConfig) -> int:
         if self.steps is not None and self.budget is not None:
