@@ -34,17 +34,18 @@ def run_of(source: str | os.PathLike[str]) -> Path:
     return path.parent.parent if _is_step(path) else path
 
 
-def run_config(source: str | os.PathLike[str]) -> TrainConfig | None:
-    """The config of the run in `source` (or of its checkpoint); None where it is another folder, or none.
+def run_trains(source: str | os.PathLike[str], kind: str) -> bool:
+    """Is `source` a run, or a checkpoint of one, whose config names this kind of model ("looped" or "vit")?
 
     Raises:
-        InputError: a run of this package whose config cannot be read.
+        InputError: the config.json of a run is damaged.
     """
-    path = run_of(source) / "config.json"
-    if not path.is_file() or not _is_run(run_of(source)):
-        return None
-    record = read_record(run_of(source))
-    return None if record is None else read_config(record["config"], f"{path}: config")
+    run = run_of(source)
+    if not ((run / "checkpoints").is_dir() or (run / "metrics.jsonl").is_file()):
+        return False  # config.json is also what other models' folders have
+    record = read_record(run)
+    model = None if record is None else record["config"].get("model")
+    return isinstance(model, dict) and model.get("kind") == kind
 
 
 def load_trained(source: str | os.PathLike[str]) -> Trained:
@@ -88,8 +89,3 @@ def _fill(model: Model, found: Checkpoint, path: Path) -> None:
 
 def _is_step(path: Path) -> bool:
     return path.parent.name == "checkpoints" and checkpoints.number(path) >= 0
-
-
-def _is_run(run: Path) -> bool:
-    """Does the folder hold what a run leaves, beside a config.json that other models have too?"""
-    return (run / "checkpoints").is_dir() or (run / "metrics.jsonl").is_file()

@@ -1,4 +1,4 @@
-"""`layerrope eval`: a model's scores on the tasks of lm-evaluation-harness, or its loss in low precision."""
+"""`layerrope eval`: scores on the tasks of lm-evaluation-harness, or the loss in low precision or by iterations."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from layerrope.interop.lm_eval import Evaluation
     from layerrope.loading import Loaded
+    from layerrope.loop_eval import LoopCurve
     from layerrope.numerics import Numerics
 
 TASK_SETS: dict[str, tuple[str, ...]] = {
@@ -63,17 +64,29 @@ class Command:
     text: Path | None = None
     """text file for --numerics; a run's own validation text where its data is at hand"""
     tokens: int = 20_000
-    """positions that --numerics scores at most"""
+    """positions that --numerics and --loops score at most"""
+    loops: tuple[int, ...] = ()
+    """instead of tasks: loss of a looped run after these numbers of iterations, on its own validation text"""
+    contrast: str | None = None
+    """with --loops: the loss under LoopCD too, adaptive or with a fixed weight"""
+    early: int = 1
+    """iteration that --contrast decodes against"""
     json: bool = False
     """print the scores as one JSON document on stdout"""
 
     def run(self) -> int:
         if self.numerics:
             return self._numerics()
+        if self.loops:
+            return self._loops()
+        if self.contrast is not None:
+            raise InputError("--contrast needs --loops, the iterations that it is scored after")
         one_of("way", self.through, ("adapter", "transformers"))
         tasks = [task for name in self.tasks for task in TASK_SETS.get(name, (name,))]
         if not tasks:
-            raise InputError("name at least one task: --tasks commonsense, or names that lm-eval knows")
+            raise InputError(
+                "name at least one task: --tasks commonsense, or names that lm-eval knows (or --numerics, or --loops)"
+            )
         found = self._evaluate(tasks)
         if self.json:
             emit_json({"source": self.source, "through": self.through, **found.as_dict()})
@@ -97,6 +110,26 @@ class Command:
             return 0
         for made in numerics_tables(found):
             out.print(made)
+        return 0
+
+    def _loops(self) -> int:
+        from layerrope.loop_eval import loop_curve
+        from layerrope.loopcd import read_contrast
+        from layerrope.machine import check_machine
+
+        if self.tasks:
+            raise InputError("--loops and --tasks are two different evaluations: ask for one of them")
+        how = None if self.contrast is None else read_contrast(self.contrast, self.early)
+        for name, value in (("tokens", self.tokens), ("batch-size", self.batch_size)):
+            if value < 1:
+                raise InputError(f"{name} must be at least 1: got {value}")
+        device = check_machine(self.device)
+        found = loop_curve(self.source, self.loops, how, tokens=self.tokens, batch=self.batch_size, device=device)
+        if self.json:
+            emit_json({"source": self.source, "contrast": self.contrast, "early": self.early, **asdict(found)})
+            return 0
+        out.print(loops_table(found))
+        note(f"{found.label}: trained at {found.trained_loops} iterations in the mean, {found.tokens:,} tokens scored")
         return 0
 
     def _batches(self, loaded: Loaded) -> list[tuple[Tensor, Tensor]]:
@@ -147,6 +180,14 @@ def numerics_tables(found: Numerics) -> tuple[Table, Table]:
     for i, (rms, largest) in enumerate(zip(found.rms, found.largest, strict=True)):
         stream.add_row(str(i), f"{rms:.3g}", f"{largest:.3g}")
     return losses, stream
+
+
+def loops_table(found: LoopCurve) -> Table:
+    """Losses by iterations, for a terminal."""
+    made = Table("iterations", "loss (nats/token)", "under LoopCD")
+    for row in found.rows:
+        made.add_row(str(row.loops), f"{row.loss:.4f}", "" if row.contrasted is None else f"{row.contrasted:.4f}")
+    return made
 
 
 def table(found: Evaluation) -> Table:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from layerrope.errors import InputError
 from layerrope.terminal import emit_json, note
 
+if TYPE_CHECKING:
+    from layerrope.looped import LoopedLM
+    from layerrope.model import LM
+    from layerrope.tokens import Tokenizer
+
 
 @dataclass(frozen=True)
 class Command:
-    """Continue a prompt with a trained model, one token after the other, with the key-value cache."""
+    """Continue a prompt with a trained model, one token after the other."""
 
     source: Annotated[str, tyro.conf.Positional]
     """run, checkpoint (RUN/checkpoints/step-N), exported folder or stock folder"""
@@ -31,26 +36,30 @@ class Command:
     device: str = "cpu"
     """cpu, cuda, cuda:N"""
     cache: bool = True
-    """keep keys and values; without, the whole text is computed again for each token"""
+    """keep keys and values; without, the whole text is computed again for each token (looped models: always)"""
+    loops: int | None = None
+    """iterations of a looped model; those it was trained with"""
+    contrast: str | None = None
+    """decode a looped model against an earlier iteration (LoopCD): adaptive, or a fixed weight such as 0.3"""
+    early: int = 1
+    """iteration that --contrast decodes against"""
     json: bool = False
     """print prompt, text and ids as one JSON document on stdout"""
 
     def run(self) -> int:
-        from layerrope.loading import load_lm
+        from layerrope.loopcd import read_contrast
         from layerrope.machine import check_machine
         from layerrope.sampling import Sampling, stream_text
 
         if self.tokens < 1:
             raise InputError(f"tokens must be at least 1: got {self.tokens}")
-        how = Sampling(self.tokens, self.temperature, self.top_k, self.seed, self.cache)
+        contrast = None if self.contrast is None else read_contrast(self.contrast, self.early)
+        settings = (self.tokens, self.temperature, self.top_k, self.seed, self.cache, self.loops, contrast)
+        how = Sampling(*settings)
         device = check_machine(self.device)
-        loaded = load_lm(self.source)
-        if loaded.tokenizer is None:
-            raise InputError(
-                f"{self.source} comes without a tokenizer, so it cannot read text: {loaded.why_no_tokenizer}"
-            )
-        note(f"{loaded.label}, scheme {loaded.model.config.scheme}")
-        made = stream_text(loaded.model.to(device).eval(), loaded.tokenizer, self.prompt, how)
+        model, tokenizer, label = self._read()
+        note(f"{label}, scheme {model.config.scheme}")
+        made = stream_text(model.to(device).eval(), tokenizer, self.prompt, how)
         if self.json:
             text = "".join(made)
             emit_json({"source": self.source, "prompt": self.prompt, "text": text, "seed": self.seed})
@@ -61,3 +70,22 @@ class Command:
             sys.stdout.flush()
         sys.stdout.write("\n")
         return 0
+
+    def _read(self) -> tuple[LM | LoopedLM, Tokenizer, str]:
+        """The model, its tokenizer, and what was loaded in words."""
+        from layerrope.loading import load_lm, run_tokenizer
+        from layerrope.looped import LoopedLM
+        from layerrope.run_folder import read_record
+        from layerrope.trained import load_trained, run_of, run_trains
+
+        if run_trains(self.source, "looped"):
+            found = load_trained(self.source)
+            assert isinstance(found.model, LoopedLM)
+            model, label = found.model, found.label
+            tokenizer, why = run_tokenizer(read_record(run_of(self.source)) or {})
+        else:
+            loaded = load_lm(self.source)
+            model, label, tokenizer, why = loaded.model, loaded.label, loaded.tokenizer, loaded.why_no_tokenizer
+        if tokenizer is None:
+            raise InputError(f"{self.source} comes without a tokenizer, so it cannot read text: {why}")
+        return model, tokenizer, label
