@@ -20,6 +20,7 @@ from layerrope.errors import InputError
 from layerrope.files import read_json
 from layerrope.folding import lm_from_tensors
 from layerrope.gains import own_name
+from layerrope.interop.olmo_checkpoint import is_olmo, read_olmo
 from layerrope.model import LM
 from layerrope.norms import LayerNorm, RMSNorm
 from layerrope.recipe import from_json
@@ -47,7 +48,7 @@ def load_lm(source: str | os.PathLike[str]) -> Loaded:
 
     Args:
         source: a run of this package (its newest sound checkpoint) or one of its `checkpoints/step-N`; a folder that
-            `layerrope export` wrote; a stock Llama or GLM-4 folder of safetensors.
+            `layerrope export` wrote; a stock Llama or GLM-4 folder of safetensors; a checkpoint of OLMo-core.
 
     Raises:
         InputError: there is no such model, its files are damaged or do not match each other, a weight is not
@@ -56,6 +57,8 @@ def load_lm(source: str | os.PathLike[str]) -> Loaded:
     path = Path(source)
     if not path.is_dir():
         raise InputError(f"no such folder: {path}")
+    if is_olmo(path):
+        return _checked(_from_olmo(path))
     if path.parent.name == "checkpoints" and checkpoints.number(path) >= 0:
         return _checked(_from_run(path.parent.parent, path))
     if not (path / "config.json").exists():
@@ -150,6 +153,17 @@ def _own_name(name: str) -> str:
     """model.gains.shared -> gains.gamma"""
     name = name.removeprefix("model.")
     return f"gains.{own_name(name.removeprefix('gains.'))}" if name.startswith("gains.") else name
+
+
+def _from_olmo(path: Path) -> Loaded:
+    found = read_olmo(path)
+    if found.tokenizer is None:
+        return Loaded(found.model, str(path), None, f"{path / 'config.json'} does not say which tokenizer")
+    try:
+        config = DataConfig(tokenizer=found.tokenizer, source=found.source or DataConfig.source)
+        return Loaded(found.model, str(path), _tokenizer_of(config))
+    except InputError as error:
+        return Loaded(found.model, str(path), None, str(error))
 
 
 def _from_stock(path: Path, config: Mapping[str, Any]) -> Loaded:
