@@ -19,6 +19,7 @@ from layerrope.errors import InputError
 from layerrope.tensors import TensorSource, open_source
 from layerrope.tensors.blobs import MemoryFile
 from layerrope.tensors.floats import DECODERS
+from layerrope.tensors.gguf_format import read_header
 from layerrope.tensors.shards import Found, read_one
 
 NORMS = {"a.norm": np.full(5, 1.5, np.float32), "b.norm": np.full(5, 2.5, np.float32)}
@@ -215,9 +216,11 @@ def array(kind: int, count: int, rest: bytes = b"") -> bytes:
 HOSTILE = {
     "three bytes": (b"GGU", "cut off: 3 bytes"),
     "magic only": (b"GGUF", "cut off: 4 bytes"),
-    "2^63 pairs": (header(0, 1 << 63), "cut off: its header goes on"),
+    "2^63 pairs": (header(0, 1 << 63), "declares 0 tensors and 9223372036854775808 metadata pairs"),
     "2^63 tensors": (header(1 << 63, 0), "declares 9223372036854775808 tensors"),
-    "a million tensors": (header(1_000_000, 0), "cut off: its header goes on"),
+    "a million tensors": (header(1_000_000, 0), "declares 1000000 tensors"),
+    "many tensors": (header(200_000, 0), "cut off: its header goes on"),
+    "many pairs": (header(0, 60_000), "cut off: its header goes on"),
     "endless key": (header(0, 1, struct.pack("<Q", 1 << 62)), "cut off"),
     "long key": (header(0, 1, gguf_string("k" * 70_000)), "a metadata key of 70000 bytes"),
     "key is no text": (
@@ -271,11 +274,32 @@ def test_what_is_no_gguf_at_all_is_refused(tmp_path: Path, data: bytes, message:
         open_source(path)
 
 
+def test_many_small_arrays_cost_little_and_lose_nothing_that_is_needed() -> None:
+    """What is kept is bounded in all, not only array by array."""
+    small = array(4, 1000, bytes(4000))
+    pairs = [pair(f"k{n}", 9, small) for n in range(2000)]
+    pairs += [pair(f"s{n}", 9, array(8, 1000, bytes(8000))) for n in range(200)]
+    pairs += [pair("general.architecture", 8, gguf_string("llama"))]
+    started = time.process_time()
+    _, metadata = read_header(MemoryFile(header(0, len(pairs), b"".join(pairs)), "x.gguf"))
+    assert time.process_time() - started < 1
+    assert metadata["general.architecture"] == "llama"
+    assert metadata["k0"] == [0] * 1000
+    assert sum(len(value) for value in metadata.values() if isinstance(value, list)) <= 1 << 16
+
+
+def test_arrays_inside_arrays_are_few() -> None:
+    inner = struct.pack("<IQ", 4, 0)
+    nested = header(0, 1, pair("k", 9, array(9, 20_000, inner * 20_000)))
+    with pytest.raises(InputError, match="10000 arrays inside arrays are read"):
+        read_header(MemoryFile(nested, "x.gguf"))
+
+
 def test_a_sparse_file_of_zeros_is_refused_quickly(tmp_path: Path) -> None:
     """100 GB that cost nothing on disk: a header that declares 2 million empty strings."""
     path = tmp_path / "sparse.gguf"
     with path.open("wb") as out:
-        out.write(header(0, 1 << 40, pair("k", 9, array(8, 2_000_000))))
+        out.write(header(0, 1 << 16, pair("k", 9, array(8, 2_000_000))))
         out.truncate(100 << 30)
     started = time.process_time()
     with pytest.raises(InputError, match="twice"):

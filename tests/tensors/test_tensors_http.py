@@ -22,7 +22,7 @@ from layerrope.tensors import TensorSource, connections, http, open_source
 from layerrope.tensors.connections import Answer, origin_of
 from layerrope.tensors.http import Client, HttpError
 from layerrope.tensors.ranges import HEAD, RemoteFile
-from layerrope.tensors.source import WORKERS
+from layerrope.tensors.source import WORKERS, in_parallel
 
 PATH = "/m/model.safetensors"
 
@@ -180,6 +180,84 @@ def test_a_download_of_whole_files_is_said(server: Loopback) -> None:
     source = open_source(server.put(PATH, data, lambda request: Reply(200, request.data)))
     assert f"the server ignores byte ranges: a whole file was downloaded, {len(data):,} bytes" in source.notes
     assert not any("whole" in note for note in open_source(server.put("/n/model.safetensors", data)).notes)
+
+
+def test_whole_files_have_one_budget(server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index may list thousands of files, and a server send each whole."""
+    data = safetensors_bytes({"t": np.zeros(25_000, np.float32)})
+    monkeypatch.setattr(http, "WHOLE_BUDGET", 5 * len(data))
+    weight_map = {f"t{no}": f"s{no}.safetensors" for no in range(40)}
+    server.put("/m/model.safetensors.index.json", json.dumps({"weight_map": weight_map}).encode())
+    for name in weight_map.values():
+        server.put(f"/m/{name}", data, lambda request: Reply(200, request.data))
+    with pytest.raises(HttpError, match=r"ignores byte ranges.*all such files together"):
+        open_source(f"{server.url}/m/")
+    assert sum(len(r.data) for r in server.log if r.path.endswith("safetensors")) < 40 * len(data)
+
+
+def test_a_whole_file_without_a_length_takes_only_what_it_is_from_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "WHOLE_BUDGET", 1000)
+    url, listener = raw_server(lambda connection: connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 300))
+    client = Client(sleep=lambda _: None)
+    with listener:
+        assert [len(client.get(url).body) for _ in range(3)] == [300, 300, 300]
+        assert client.get(url).more  # 100 are left
+
+
+def test_one_source_costs_no_more_than_its_budget(server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = server.put(PATH, bytes(100_000))
+    monkeypatch.setattr(http, "BUDGET", 150_000)
+    client = Client()
+    client.get(url, (0, 90_000))
+    client.get(url, (0, 90_000))
+    with pytest.raises(HttpError, match="were received for one model"):
+        client.get(url, (0, 10))
+
+
+def test_an_interrupt_waits_for_no_thread() -> None:
+    """What Ctrl-C raises in the main thread goes up although a worker is still held by a server."""
+    release = threading.Event()
+
+    def held() -> None:
+        release.wait(60)
+
+    def interrupted() -> None:
+        time.sleep(0.05)
+        raise KeyboardInterrupt
+
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        in_parallel([(held, ()), (interrupted, ()), *[(held, ())] * 20], 4)
+    assert not release.is_set()
+    assert time.monotonic() - started < 50  # far less; the held ones would take a minute
+    release.set()
+
+
+def test_jobs_side_by_side_give_results_in_order_and_the_first_error() -> None:
+    assert in_parallel([(pow, (n, 2)) for n in range(50)], 8) == [n * n for n in range(50)]
+    with pytest.raises(ZeroDivisionError):
+        in_parallel([(divmod, (1, n)) for n in (1, 0, 1)], 2)
+
+
+SECRETS = [
+    "http://user:hunter2@[bad/x?token=hunter2",
+    "https://user:hun/ter2@host:port/x",
+    "https://u:hunter2?x@host/y",
+    "http://host:99999/x?sig=hunter2",
+    "https//user:hunter2@host/x.safetensors?sig=hunter2",
+    "user:hunter2@host/x.safetensors",
+    "http://a b/x?sig=hunter2#hunter2",
+    "http://user:hunter2@host/x",
+]
+
+
+@pytest.mark.parametrize("url", SECRETS)
+def test_no_secret_of_an_address_is_shown(url: str) -> None:
+    for open_it in (open_source, lambda u: open_source("org/name", endpoint=u)):
+        with pytest.raises(InputError) as refused:
+            open_it(url)
+        assert "unter2" not in str(refused.value)
+        assert "hun/" not in str(refused.value)
 
 
 def test_a_server_that_ignores_ranges_is_not_followed_into_a_large_file(server: Loopback) -> None:
@@ -410,7 +488,14 @@ def drip(start: bytes) -> Callable[[socket.socket], None]:
 
 
 @pytest.mark.parametrize(
-    "start", [b"HTTP/1.1 200 OK\r\nX-", b"HTTP/1.1 206 P\r\nConnection: close\r\nContent-Length: 9999\r\n\r\n"]
+    "start",
+    [
+        b"HTTP/1.1 200 OK\r\nX-",
+        b"HTTP/1.1 206 P\r\nConnection: close\r\nContent-Length: 9999\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 60000000\r\n\r\n",
+    ],
 )
 def test_a_server_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch, start: bytes) -> None:
     monkeypatch.setattr(connections, "SLOWEST", 1e9)

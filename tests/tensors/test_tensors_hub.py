@@ -13,7 +13,7 @@ from loopback import Loopback, Reply, Request, ranged
 from tensor_files import CONFIG, gguf_bytes, safetensors_bytes, tiny_llama, write_model
 
 from layerrope.errors import InputError
-from layerrope.tensors import TensorSource, open_source
+from layerrope.tensors import TensorSource, open_source, opening
 from layerrope.tensors.hub import HubId, parse_id, parse_page
 
 COMMITS = {"main": "a" * 40, "v1.0": "b" * 40, "pr/7": "c" * 40}
@@ -123,14 +123,21 @@ def test_the_token_goes_to_the_hub_and_not_to_its_store(hub: Hub, tmp_path: Path
     assert any(request.path.startswith("/cdn") for request in hub.server.log)
 
 
-def test_a_saved_token_is_used_for_the_hub_only(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saved_token_is_used_for_its_hub_only(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_saved")
     hub.publish(files_of(write_model(tmp_path / "m", tiny_llama())))
     hub.open("org/tiny", tmp_path)
-    assert hub.server.log[0].headers["authorization"] == "Bearer hf_saved"
+    assert not any("authorization" in request.headers for request in hub.server.log)  # another Hub than the token's
+    hub.server.log.clear()
+    hub.open("org/tiny", tmp_path, token="hf_given")
+    assert hub.server.log[0].headers["authorization"] == "Bearer hf_given"
     hub.server.put("/elsewhere/model.safetensors", safetensors_bytes(tiny_llama()))
     open_source(hub.server.url + "/elsewhere/model.safetensors")
     assert "authorization" not in hub.server.log[-1].headers
+    hub.server.log.clear()
+    monkeypatch.setattr(opening, "_default_endpoint", lambda: hub.server.url)
+    open_source("org/tiny", cache_dir=tmp_path)
+    assert hub.server.log[0].headers["authorization"] == "Bearer hf_saved"
 
 
 def test_a_whole_cached_copy_needs_no_network(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,6 +171,49 @@ def test_a_cached_copy_of_another_revision_is_not_taken(hub: Hub, tmp_path: Path
     hub.publish({"model.safetensors": safetensors_bytes(new)})
     assert hub.open("org/tiny", tmp_path / "cache").read(["norm"])["norm"].tolist() == [2, 2]
     assert hub.open("org/tiny@v1.0", tmp_path / "cache").read(["norm"])["norm"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("revision", ["/etc/hostname", "../../../secret", "a/../../b", "a//b", "", "\x1b[31m", "a b"])
+def test_a_revision_is_never_a_path(hub: Hub, tmp_path: Path, revision: str) -> None:
+    hub.publish(files_of(write_model(tmp_path / "m", tiny_llama())))
+    with pytest.raises(InputError, match="no name of a branch, tag or commit"):
+        hub.open("org/tiny", tmp_path / "cache", revision=revision)
+    assert hub.server.log == []
+
+
+def swap_ref(root: Path, how: str) -> None:
+    ref = root / "refs" / "main"
+    ref.unlink()
+    if how == "fifo":
+        os.mkfifo(ref)
+    elif how == "folder":
+        ref.mkdir()
+    elif how == "link":
+        (root.parent / "outside").write_text("a" * 40)
+        ref.symlink_to(root.parent / "outside")
+    else:
+        ref.write_bytes({"path": b"../../../m", "binary": b"\xff\xfe", "long": b"a" * 100_000, "nul": b"a\0b"}[how])
+
+
+@pytest.mark.parametrize("how", ["fifo", "folder", "link", "path", "binary", "long", "nul"])
+def test_a_ref_of_the_cache_that_is_no_commit_is_not_followed(hub: Hub, tmp_path: Path, how: str) -> None:
+    folder = write_model(tmp_path / "m", tiny_llama())
+    swap_ref(cache(folder, tmp_path / "cache").parents[1], how)
+    hub.publish({"model.safetensors": safetensors_bytes({"norm": np.zeros(2, np.float32)})})
+    assert set(hub.open("org/tiny", tmp_path / "cache").names) <= {"norm", *tiny_llama()}
+    assert hub.server.log != []
+
+
+def test_blobs_that_are_a_link_are_not_the_cache_s(hub: Hub, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m", tiny_llama())
+    snapshot = cache(folder, tmp_path / "cache")
+    blobs = snapshot.parents[1] / "blobs"
+    blobs.rename(tmp_path / "elsewhere")
+    blobs.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="leads out of its folder"):
+        open_source(snapshot)
+    hub.publish({"model.safetensors": safetensors_bytes({"norm": np.zeros(2, np.float32)})})
+    assert set(hub.open("org/tiny", tmp_path / "cache").names) == {"norm"}  # from the Hub
 
 
 def test_one_of_several_gguf_files_is_named(hub: Hub, tmp_path: Path) -> None:

@@ -264,6 +264,66 @@ def test_a_file_replaced_while_it_is_read_is_noticed(tmp_path: Path) -> None:
         source.read(["norm"])
 
 
+@pytest.mark.parametrize("by", ["fifo", "link", "folder", "copy", "nothing"])
+def test_a_file_swapped_between_header_and_norms_is_noticed(tmp_path: Path, by: str) -> None:
+    """Also for one of the same size and time, and for what would be waited on for ever."""
+    path, other = tmp_path / "model.safetensors", tmp_path / "other"
+    path.write_bytes(safetensors_bytes({"norm": np.zeros(2, np.float32)}))
+    other.write_bytes(safetensors_bytes({"norm": np.ones(2, np.float32)}))
+    was = path.stat()
+    os.utime(other, ns=(was.st_atime_ns, was.st_mtime_ns))
+    source = open_source(path)
+    path.unlink()
+    swap = {
+        "fifo": lambda: os.mkfifo(path),
+        "link": lambda: path.symlink_to(other),
+        "folder": path.mkdir,
+        "copy": lambda: other.rename(path),
+        "nothing": lambda: None,
+    }
+    swap[by]()
+    with pytest.raises(InputError, match=r"changed while it was being read|cannot read"):
+        source.read(["norm"])
+
+
+@pytest.mark.parametrize("link", ["checkpoints", "checkpoints/step-5"])
+def test_links_do_not_lead_out_of_a_run(tmp_path: Path, link: str) -> None:
+    outside = write_model(tmp_path / "outside/step-5", {"norm": np.zeros(2, np.float32)})
+    run = tmp_path / "run"
+    (run / link).parent.mkdir(parents=True)
+    (run / link).symlink_to(outside.parent if link == "checkpoints" else outside)
+    for path in (run, run / "checkpoints", run / "checkpoints/step-5"):
+        assert "leads out of its folder" in refusal(path)
+    within = write_model(run / "kept/step-7", {"norm": np.zeros(2, np.float32)})
+    (run / link).unlink()
+    (run / link).symlink_to(within.parent if link == "checkpoints" else within)
+    assert set(open_source(run).names) == {"norm"}
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "consolidated.00.PTH", "a/b.ckpt"])
+def test_an_index_that_names_a_pickle_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(pickle.dumps({"norm": 1}))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"norm": name}}))
+    said = refusal(tmp_path)
+    assert "run code hidden in it" in said
+    assert name in said
+
+
+def test_files_that_tensors_come_from_are_told(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m", tiny_llama(), shards=2)
+    assert {p.name for p in open_source(folder).files()} == {f"model-0000{i}-of-00002.safetensors" for i in (1, 2)}
+
+
+@pytest.mark.parametrize("place", ["config.json", "model.safetensors.index.json"])
+@pytest.mark.parametrize("filler", ["[],", "1,", "{},"])
+def test_json_that_would_grow_is_refused_before_it_does(tmp_path: Path, place: str, filler: str) -> None:
+    folder = write_model(tmp_path / "m", tiny_llama())
+    (folder / place).write_text('{"a":[' + filler * 2_100_000 + "0]}")
+    assert "are read" in refusal(folder)
+
+
 def test_names_that_could_command_a_terminal_are_shown_escaped(tmp_path: Path) -> None:
     folder = tmp_path / "\x1b[31mred"
     write_model(folder, {"\x1b]0;title\x07": np.zeros(2, np.float32)})

@@ -157,6 +157,31 @@ def test_nothing_is_allocated_by_a_declared_size(tmp_path: Path) -> None:
         source.read(source.names)
 
 
+@pytest.mark.parametrize("shape", [[0, 1 << 62], [0] + [1 << 40] * 63, [0] * 40])
+def test_an_empty_tensor_that_no_array_can_be_is_one_line_when_asked_for(shape: list[int]) -> None:
+    row = {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}
+    data = framed(json.dumps({"a": row, "b": {**row, "shape": [0, 3]}}).encode())
+    source = TensorSource("x", "safetensors", read_header(MemoryFile(data, "x")), {})
+    assert source.read(["b"])["b"].shape == (0, 3)
+    try:
+        np.zeros(shape)
+    except ValueError:
+        with pytest.raises(InputError, match="no array can have"):
+            source.read(["a"])
+    else:
+        assert source.read(["a"])["a"].shape == tuple(shape)
+
+
+def test_what_is_read_at_once_is_bounded_as_decoded() -> None:
+    """An 8-bit float takes four bytes when read, so stored bytes are no bound."""
+    row = {"dtype": "F8_E4M3", "shape": [1000], "data_offsets": [0, 1000]}
+    data = framed(json.dumps({"a": row}).encode(), bytes(1000))
+    source = TensorSource("x", "safetensors", read_header(MemoryFile(data, "x")), {})
+    assert source.read(["a"], limit=4000)["a"].shape == (1000,)
+    with pytest.raises(InputError, match="4000 bytes of tensors"):
+        source.read(["a"], limit=3999)
+
+
 def test_unknown_dtypes_matter_only_when_asked_for() -> None:
     norms = {"a.norm": ("BF16", (2,), bfloat16(np.float32([1.5, -2]))), "b.norm": np.float16([0.1])}
     others = {"w1": ("F8_E8M0", (4,), bytes(4)), "w2": ("F4", (8,), bytes(4)), "w3": ("Q7_ODD", (3, 5), bytes(11))}

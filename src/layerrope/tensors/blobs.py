@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -18,9 +19,21 @@ def printable(text: object, limit: int = 300) -> str:
 
     Names of tensors, files and servers come from strangers; an escape sequence in one must not be obeyed.
     """
+    words = str(text)[: limit + 1]  # no character shrinks
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def redacted(text: object) -> str:
+    """What may be shown of something that is no proper address: no user, no password, no query, no fragment.
+
+    Where it holds an @ (outside of a plain Hub id, `org/name@revision`), all in front of the last one may be a
+    password, whatever stands in it.
+    """
     words = str(text)
-    cut = words if len(words) <= limit else words[: limit - 1] + "…"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+    if re.fullmatch(r"[\w./-]*@[\w./-]*", words) is None and "@" in words:
+        words = "***@" + words.rpartition("@")[2]
+    return printable(re.split(r"[?#]", words, maxsplit=1)[0])
 
 
 class Blob(ABC):
@@ -45,12 +58,12 @@ class LocalFile(Blob):
         self.path = path
         self.label = printable(label or path)
         try:
-            self._seen = os.stat(path)
+            seen = os.stat(path)
         except (OSError, ValueError) as error:
             raise self._unreadable(error) from error
-        if not stat.S_ISREG(self._seen.st_mode):
+        if not stat.S_ISREG(seen.st_mode):
             raise InputError(f"{self.label} is not a regular file: name a .safetensors or .gguf file or a folder")
-        self.size = self._seen.st_size
+        self.size, self._version = seen.st_size, _version(seen)
 
     def _unreadable(self, error: OSError | ValueError) -> InputError:
         reason = getattr(error, "strerror", None) or error
@@ -58,9 +71,8 @@ class LocalFile(Blob):
 
     def read(self, start: int, stop: int) -> bytes:
         try:
-            with open(self.path, "rb") as file:
-                now = os.fstat(file.fileno())
-                if (now.st_size, now.st_mtime_ns) != (self._seen.st_size, self._seen.st_mtime_ns):
+            with open(self.path, "rb", opener=_without_waiting) as file:
+                if _version(os.fstat(file.fileno())) != self._version:
                     raise InputError(f"{self.label} changed while it was being read: run the command again")
                 file.seek(start)
                 data = file.read(stop - start)
@@ -69,6 +81,16 @@ class LocalFile(Blob):
         if len(data) != stop - start:
             raise InputError(f"{self.label} ends at byte {start + len(data)}: it was cut while being read")
         return data
+
+
+def _version(seen: os.stat_result) -> tuple[int, ...]:
+    """What tells one content of a path from another: which file it is, its size and when it was written."""
+    return (seen.st_dev, seen.st_ino, seen.st_mode, seen.st_size, seen.st_mtime_ns)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """An opener that does not wait for the other end of a FIFO that has taken the file's place."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 class MemoryFile(Blob):

@@ -15,6 +15,7 @@ import ipaddress
 import socket
 import ssl
 import threading
+import time
 import urllib.request
 import weakref
 from base64 import b64encode
@@ -26,11 +27,13 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from layerrope.errors import InputError
-from layerrope.tensors.blobs import printable
+from layerrope.tensors.blobs import printable, redacted
 from layerrope.tensors.entries import Spent
 
-#: A body slower than this (bytes/s), on top of the timeout, is given up.
+#: A body that comes slower than this (bytes/s), on top of the timeout, is given up.
 SLOWEST = 16_000
+#: Bytes of a body that are read, and waited for, at a time.
+CHUNK = 1 << 16
 #: (status, declared length of the body) -> how many bytes of it are wanted
 Cap = Callable[[int, int | None], int]
 PORTS = {"http": 80, "https": 443}
@@ -60,9 +63,9 @@ def origin_of(url: str) -> Origin:
         parts = urlsplit(url)
         scheme, host, port = parts.scheme, parts.hostname, parts.port
     except ValueError:
-        raise InputError(f"{printable(url)} is not an address: check it") from None
+        raise InputError(f"{redacted(url)} is not an address: check it") from None
     if scheme not in PORTS or not host or not url.isascii() or not url.isprintable() or " " in url:
-        raise InputError(f"{printable(url)} is not an http or https address: check it")
+        raise InputError(f"{redacted(url)} is not an http or https address: check it")
     if "@" in parts.netloc:
         raise InputError(f"the address of {printable(host)} holds a user name or password: give a token instead")
     return Origin(scheme, host.lower(), port or PORTS[scheme])
@@ -148,17 +151,23 @@ class Connections:
             connection.request("GET", _target(connection, url), headers=dict(headers))
             response = connection.getresponse()
             wanted = cap(response.status, response.length)
-            deadline.extend(wanted / SLOWEST)
-            body = self._body(response, wanted + 1)
+            body = self._body(response, wanted + 1, deadline)
         if response.length and len(body) <= wanted:
             raise http.client.IncompleteRead(b"", response.length)
         reusable = response.isclosed() and not response.will_close
         return Answer(url, response.status, response.msg, body[:wanted], len(body) > wanted), reusable
 
-    def _body(self, response: HTTPResponse, limit: int) -> bytes:
-        """At most `limit` bytes of the body, counted as they come."""
+    def _body(self, response: HTTPResponse, limit: int, deadline: _Deadline) -> bytes:
+        """At most `limit` bytes of the body, counted as they come.
+
+        Each chunk has the time that `SLOWEST` gives it, whatever length the server declared for the whole.
+        """
         body = bytearray()
-        while len(body) < limit and (chunk := response.read(min(1 << 16, limit - len(body)))):
+        while len(body) < limit:
+            size = min(CHUNK, limit - len(body), response.length or CHUNK)
+            deadline.allow((len(body) + size) / SLOWEST)
+            if not (chunk := response.read(size)):
+                break
             body += chunk
             with self._lock:
                 self.spent.bytes += len(chunk)
@@ -197,40 +206,48 @@ class _StaleError(Exception):
 
 
 class _Deadline:
-    """Shuts the connection when its time is over: per-read timeouts alone let a server drip for ever."""
+    """Shuts the connection when its time is over: per-read timeouts alone let a server drip for ever.
+
+    Twice the timeout until the answer begins; from the first `allow` on, the timeout and as much as that says.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._fired = False
+        self._fired = self._over = False
         self._socket: socket.socket | None = None
-        self._timer = self._start(2 * seconds)
+        self._body_began: float | None = None
+        self._until = time.monotonic() + 2 * seconds
+        self._changed = threading.Condition()
 
     def watch(self, connected: socket.socket) -> None:
         """The socket to shut; a connection that will close forgets its own as soon as the answer begins."""
         self._socket = connected
 
-    def _start(self, seconds: float) -> threading.Timer:
-        timer = threading.Timer(seconds, self._fire)
-        timer.daemon = True
-        timer.start()
-        return timer
+    def allow(self, seconds: float) -> None:
+        """Let the body have the timeout and `seconds`, counted from its beginning."""
+        with self._changed:
+            self._body_began = self._body_began or time.monotonic()
+            self._until = self._body_began + self._seconds + seconds
+            self._changed.notify()
 
-    def extend(self, seconds: float) -> None:
-        """Allow the timeout and `seconds` more, from now."""
-        self._timer.cancel()
-        self._timer = self._start(self._seconds + seconds)
-
-    def _fire(self) -> None:
-        self._fired = True
-        if self._socket is not None:
+    def _wait(self) -> None:
+        """What the watching thread does: wait until it is over, or the time is."""
+        with self._changed:
+            while not self._over and (left := self._until - time.monotonic()) > 0:
+                self._changed.wait(left)
+            self._fired = not self._over
+        if self._fired and self._socket is not None:
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # the plain one: TLS would say goodbye first
 
     def __enter__(self) -> _Deadline:
+        threading.Thread(target=self._wait, daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._timer.cancel()
+        with self._changed:
+            self._over = True
+            self._changed.notify()
         if self._fired and not isinstance(error, KeyboardInterrupt):
             raise TimeoutError("it took too long") from error
 

@@ -34,11 +34,15 @@ from layerrope.tensors.floats import GGUF_TYPES
 MAGIC = b"GGUF"
 #: Bounds on the header; the largest real ones have 20 MB (a tokenizer's), 10^6 strings and 10^5 tensors.
 MAX_HEADER = 100_000_000
-MAX_TENSORS = 1_000_000
+MAX_TENSORS = 200_000
+MAX_PAIRS = 65_536
 MAX_ITEMS = 2_000_000
-#: Longer strings and arrays are passed over, not kept in the metadata.
+MAX_INNER_ARRAYS = 10_000
+#: Longer strings and arrays are passed over, not kept in the metadata; so is what goes beyond these all together.
 KEEP_BYTES = 1 << 16
 KEEP_ITEMS = 1024
+KEEP_ALL_BYTES = 1 << 24
+KEEP_ALL_ITEMS = 1 << 16
 MAX_RANK = 8
 MAX_NESTING = 2
 
@@ -54,7 +58,8 @@ class _Cursor:
     def __init__(self, blob: Blob) -> None:
         self.blob, self.order = blob, "<"
         self.at = 0  # position in the file
-        self.items = 0  # strings and arrays inside arrays so far: each costs time, so all together are bounded
+        self.items = self.arrays = 0  # strings and arrays inside arrays so far: each costs time, so they are bounded
+        self.kept_items = self.kept_bytes = 0  # of arrays and of strings, so far
         self._window, self._start, self._grow = b"", 0, _FIRST_WINDOW
 
     def take(self, n: int) -> bytes:
@@ -100,9 +105,10 @@ class _Cursor:
             raise InputError(f"{self.blob.label} has {what} that is not UTF-8: fetch the file again") from None
 
     def string_value(self) -> str | None:
-        """A string of any bytes; None (passed over) where it is longer than KEEP_BYTES."""
+        """A string of any bytes; None (passed over) where it is long, or much is kept already."""
         length = self.number("Q")
-        if length <= KEEP_BYTES:
+        self.kept_bytes += length
+        if length <= KEEP_BYTES and self.kept_bytes <= KEEP_ALL_BYTES:
             return self.take(length).decode(errors="replace")
         self.skip(length)
         return None
@@ -133,8 +139,11 @@ def read_header(blob: Blob) -> tuple[dict[str, Entry], dict[str, Any]]:
         raise InputError(f"{blob.label} is not GGUF: it starts with {magic!r}")
     order = cursor.order = _byte_order(cursor.take(4), blob.label)
     n_tensors, n_pairs = cursor.number("Q"), cursor.number("Q")
-    if n_tensors > MAX_TENSORS:
-        raise InputError(f"{blob.label} declares {n_tensors} tensors; at most {MAX_TENSORS} are read")
+    if n_tensors > MAX_TENSORS or n_pairs > MAX_PAIRS:
+        raise InputError(
+            f"{blob.label} declares {n_tensors} tensors and {n_pairs} metadata pairs; at most {MAX_TENSORS} and "
+            f"{MAX_PAIRS} are read"
+        )
     metadata = _read_pairs(cursor, n_pairs)
     rows = [_read_row(cursor) for _ in range(n_tensors)]
     alignment = _alignment(metadata.get("general.alignment", 32), blob.label)
@@ -178,19 +187,22 @@ def _read_value(cursor: _Cursor, kind: int, key: str, depth: int = 0) -> Any:
 
 def _read_array(cursor: _Cursor, key: str, depth: int) -> list[Any] | None:
     kind, count = cursor.number("I"), cursor.number("Q")
-    if kind in _SCALARS and count > KEEP_ITEMS:
+    cursor.kept_items += min(count, KEEP_ITEMS)
+    keep = count <= KEEP_ITEMS and cursor.kept_items <= KEEP_ALL_ITEMS
+    if kind in _SCALARS and not keep:
         return cursor.skip(count * struct.calcsize("<" + _SCALARS[kind]))
     if kind not in _SCALARS:
         cursor.items += count
-        if cursor.items > MAX_ITEMS:
+        cursor.arrays += count if kind == _ARRAY else 0
+        if cursor.items > MAX_ITEMS or cursor.arrays > MAX_INNER_ARRAYS:
             raise InputError(
                 f"{cursor.blob.label}: metadata key {printable(key)!r} declares {count} elements; at most {MAX_ITEMS} "
-                f"strings and arrays are read"
+                f"strings and {MAX_INNER_ARRAYS} arrays inside arrays are read"
             )
-    if kind == _STRING and count > KEEP_ITEMS:
+    if kind == _STRING and not keep:
         return cursor.skip_strings(count)
     values = [_read_value(cursor, kind, key, depth + 1) for _ in range(count)]
-    return values if count <= KEEP_ITEMS else None
+    return values if keep else None
 
 
 def _alignment(value: Any, label: str) -> int:

@@ -20,15 +20,18 @@ from urllib.parse import quote, urldefrag, urljoin, urlsplit
 from layerrope import __version__
 from layerrope.errors import InputError
 from layerrope.tensors.blobs import printable
-from layerrope.tensors.connections import Answer, Cap, Connections, Origin, TransportError, origin_of
+from layerrope.tensors.connections import Answer, Connections, Origin, TransportError, origin_of
 from layerrope.tensors.entries import Spent
 
 ATTEMPTS = 3
 BACKOFF = 0.4
 MAX_WAIT = 30.0
 MAX_HOPS = 8
-#: A server that ignores ranges is borne with for files up to this size (bytes).
+#: A server that ignores ranges is borne with for files up to this size, and so many bytes of such files together.
 WHOLE_LIMIT = 64 << 20
+WHOLE_BUDGET = 256 << 20
+#: Bytes of bodies that one source may cost in all.
+BUDGET = 1 << 30
 #: Of an error page, as much as is looked at.
 ERROR_PAGE = 1 << 16
 
@@ -69,6 +72,7 @@ class Client:
         self._token, self._token_origin, self._sleep = token, token_origin, sleep
         self._connections = Connections(timeout, self.spent)
         self._resume_at: dict[Origin, float] = {}
+        self._whole_left = WHOLE_BUDGET
         self._lock = threading.Lock()
 
     def get(self, url: str, span: tuple[int, int] | None = None) -> Answer:
@@ -80,11 +84,10 @@ class Client:
         headers = {"User-Agent": f"layerrope/{__version__}", "Accept": "*/*"}
         if span is not None:
             headers["Range"] = f"bytes={span[0]}-{span[1] - 1}"
-        cap = _cap(WHOLE_LIMIT if span is None else span[1] - span[0])
         for attempt in range(1, ATTEMPTS + 1):
             final = attempt == ATTEMPTS
             try:
-                answer = self._follow(url, headers, cap)
+                answer = self._follow(url, headers, span)
             except TransportError as error:
                 if final or not error.retry:
                     again = f" (tried {attempt} times)" if attempt > 1 else ""
@@ -100,13 +103,13 @@ class Client:
             return answer
         raise self._refusal(answer, url)
 
-    def _follow(self, url: str, headers: dict[str, str], cap: Cap) -> Answer:
+    def _follow(self, url: str, headers: dict[str, str], span: tuple[int, int] | None) -> Answer:
         seen: set[str] = set()
         here = urldefrag(url).url
         while True:
             origin = origin_of(here)
             self._wait_turn(origin)
-            answer = self._connections.exchange(here, headers | self._authorization(origin), cap)
+            answer = self._exchange(here, headers | self._authorization(origin), span)
             if answer.status not in _REDIRECTS:
                 return answer
             seen.add(here)
@@ -117,6 +120,39 @@ class Client:
                     f"check the address",
                     answer.status,
                 )
+
+    def _exchange(self, url: str, headers: dict[str, str], span: tuple[int, int] | None) -> Answer:
+        """One request, its body bounded: by the range, by what is left for whole files, by an error's beginning."""
+        if self.spent.bytes > BUDGET:
+            raise HttpError(
+                f"{shown_url(url)}: more than {BUDGET >> 20} MiB were received for one model, so it is left"
+            )
+        reserved = 0
+
+        def cap(status: int, length: int | None) -> int:
+            nonlocal reserved
+            if status == 200:
+                reserved = self._reserve(length)
+                return reserved
+            return ERROR_PAGE if status != 206 else span[1] - span[0] if span else WHOLE_LIMIT
+
+        used = 0
+        try:
+            answer = self._connections.exchange(url, headers, cap)
+            used = len(answer.body)
+            return answer
+        finally:
+            with self._lock:
+                self._whole_left += reserved - used if reserved else 0
+
+    def _reserve(self, length: int | None) -> int:
+        """How much of a whole file of that length is read: all or nothing, and at most what is left for such files."""
+        with self._lock:
+            granted = min(WHOLE_LIMIT, self._whole_left)
+            if length is not None:
+                granted = length if length <= granted else 0
+            self._whole_left -= granted
+            return granted
 
     def _authorization(self, origin: Origin) -> dict[str, str]:
         private = origin.scheme == "https" or origin.is_loopback
@@ -173,17 +209,6 @@ _MEANINGS: dict[int, tuple[str, bool]] = {
     407: ("the proxy wants a login: set it in the system's proxy address", False),
     451: ("it may not be shown here for legal reasons", False),
 }
-
-
-def _cap(wanted: int) -> Cap:
-    """How much of a body is read: the range; a whole file unless it is declared too long; an error's beginning."""
-
-    def cap(status: int, length: int | None) -> int:
-        if status == 200:
-            return 0 if length is not None and length > WHOLE_LIMIT else WHOLE_LIMIT
-        return wanted if status == 206 else ERROR_PAGE
-
-    return cap
 
 
 def _next_hop(answer: Answer, url: str) -> str:

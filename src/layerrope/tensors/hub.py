@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from layerrope.errors import InputError
-from layerrope.tensors.blobs import Blob, LocalFile, printable
+from layerrope.tensors.blobs import Blob, printable
 from layerrope.tensors.connections import origin_of
 from layerrope.tensors.http import Client
 from layerrope.tensors.places import Folder, Place, safe_name
@@ -18,6 +18,7 @@ from layerrope.tensors.shards import read_json
 
 _PART = r"[A-Za-z0-9][\w.-]{0,95}"
 _ID = re.compile(rf"(?P<repo>{_PART}(?:/{_PART})?)(?:/(?P<file>[^@]+))?(?:@(?P<revision>[^@]+))?", re.ASCII)
+_REVISION = re.compile(r"[\w.+-][\w.+/-]{0,250}", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 #: First words of a Hub path that are no organisation.
 _NOT_MODELS = ("api", "datasets", "spaces", "docs", "papers", "collections", "blog")
@@ -39,8 +40,10 @@ class HubId:
 
 def parse_id(text: str, revision: str | None = None) -> HubId | None:
     """`org/name[/FILE][@revision]` as a HubId; None where `text` is none. A `revision` of its own must agree."""
+    if revision is not None and (not _REVISION.fullmatch(revision) or ".." in revision or "//" in revision):
+        raise InputError(f"{printable(revision)!r} is no name of a branch, tag or commit: check it")
     match = _ID.fullmatch(text)
-    if match is None or ".." in text or "--" in match["repo"]:
+    if match is None or ".." in text or "//" in text or "--" in match["repo"]:
         return None
     if revision and match["revision"] and revision != match["revision"]:
         raise InputError(f"{printable(text)} names another revision than revision={revision!r}: give one of them")
@@ -65,25 +68,31 @@ def parse_page(url: str, endpoint: str, revision: str | None = None) -> HubId | 
     return None if found is None else HubId(found.repo, found.file, revision or rest[0])
 
 
-def cached_file(name: str, hub_id: HubId, cache_dir: Any, revision: str | None = None) -> Path | None:
-    """Where the local cache holds the file `name` of the model at `revision` (else the id's), None where not."""
-    from huggingface_hub import try_to_load_from_cache
+def cached_snapshot(hub_id: HubId, cache_dir: Any, revision: str | None = None) -> Folder | None:
+    """The cached snapshot of the model at `revision` (else the id's, else main), whole or not; None without one.
 
-    try:
-        found = try_to_load_from_cache(hub_id.repo, name, cache_dir, revision or hub_id.revision)
-    except ValueError:  # a name or revision that the Hub's library does not allow
-        return None
-    return Path(found) if isinstance(found, str) else None
+    The cache is models--ORG--NAME with refs/REVISION (a commit's name), snapshots/COMMIT/ and blobs/; a ref that
+    is no commit, and a link that leads out, are not followed.
+    """
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    repo = Path(cache_dir or HF_HUB_CACHE) / f"models--{hub_id.repo.replace('/', '--')}"
+    commit = revision or hub_id.revision or "main"
+    if not _COMMIT.fullmatch(commit):
+        try:
+            ref = Folder(repo).open(f"refs/{commit}")
+        except InputError:  # no file, or a link that leads out
+            return None
+        commit = ref.read(0, min(ref.size, 100)).decode("ascii", "replace").strip() if ref else ""
+    snapshot = repo / "snapshots" / commit
+    return Folder(snapshot) if _COMMIT.fullmatch(commit) and snapshot.is_dir() else None
 
 
 def cached_folder(hub_id: HubId, cache_dir: Any) -> Folder | None:
-    """The cached snapshot of the model, whole or not; None where the cache knows nothing of that revision."""
-    depth = hub_id.file.count("/") + 1 if hub_id.file else 1
+    """The cached snapshot of the model; None where it lacks every file that a model begins with."""
     wanted = [hub_id.file] if hub_id.file else ["model.safetensors.index.json", "model.safetensors", "config.json"]
-    for name in wanted:
-        if path := cached_file(name, hub_id, cache_dir):
-            return Folder(path.parents[depth - 1])
-    return None
+    snapshot = cached_snapshot(hub_id, cache_dir)
+    return snapshot if snapshot and any((snapshot.path / name).exists() for name in wanted) else None
 
 
 class HubRepo(Place):
@@ -109,11 +118,18 @@ class HubRepo(Place):
 
         if name not in self._names:
             return None
-        if path := cached_file(name, self.hub_id, self.cache_dir, self.commit):
+        if cached := self._cached(name):
             self.cached.append(name)
-            return LocalFile(path)
+            return cached
         url = hf_hub_url(self.hub_id.repo, name, revision=self.commit, endpoint=self.endpoint)
         return RemoteFile(self.client, url)
+
+    def _cached(self, name: str) -> Blob | None:
+        snapshot = cached_snapshot(self.hub_id, self.cache_dir, self.commit)
+        try:
+            return snapshot.open(name) if snapshot else None
+        except InputError:  # a link that leads out of the cache, or no file: the Hub has it
+            return None
 
 
 def _siblings(rows: Any) -> list[str]:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from layerrope.errors import InputError
 from layerrope.tensors.blobs import printable
-from layerrope.tensors.places import Folder, Place
-from layerrope.tensors.shards import NUMBERED, PICKLES, Found, pickle_refused, read_index, read_one, read_set
+from layerrope.tensors.places import Folder, Place, inside
+from layerrope.tensors.shards import NUMBERED, Found, is_pickle, pickle_refused, read_index, read_one, read_set
 from layerrope.tensors.source import in_parallel
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
-_STEP = re.compile(r"step-(\d+)")
+_STEP = re.compile(r"step-(\d{1,18})", re.ASCII)
 CHECKPOINTS = "checkpoints"
 
 
@@ -71,15 +71,20 @@ def _nothing(label: str, names: Sequence[str]) -> InputError:
     nested = [name for name in names if name.endswith((".safetensors", ".gguf"))]
     if nested:
         return InputError(f"{label} has models only in folders, so name one file: {printable(', '.join(nested))}")
-    if pickles := [name for name in names if name.endswith(PICKLES)]:
+    if pickles := [name for name in names if is_pickle(name)]:
         return pickle_refused(f"{label}/{pickles[0]}")
     return InputError(f"{label} holds no .safetensors and no .gguf file: check the path")
 
 
-def steps(folder: Path) -> list[Path]:
-    """The checkpoints step-N in `folder`, newest first; [] where there are none."""
+def steps(run: Path) -> list[Path]:
+    """The checkpoints step-N of `run`, newest first; [] where there are none.
+
+    Raises InputError where the folder that holds them is a link that leads out of the run's.
+    """
+    folder = run / CHECKPOINTS
     if not os.path.isdir(folder):
         return []
+    inside(folder, [run])
     found = [(int(m[1]), name) for name in Folder(folder).listing() if (m := _STEP.fullmatch(name))]
     return [folder / name for _, name in sorted(found, reverse=True)]
 
@@ -93,19 +98,20 @@ def run_of(path: Path) -> tuple[Path, list[Path]] | None:
     if _STEP.fullmatch(path.name) and path.parent.name == CHECKPOINTS:
         return path.parents[1], [path]
     run = path.parent if path.name == CHECKPOINTS else path
-    found = steps(run / CHECKPOINTS)
+    found = steps(run)
     return (run, found) if found else None
 
 
 def find_step(run: Path, candidates: Sequence[Path]) -> tuple[Path, Found]:
     """The first of a run's checkpoints that can be read, and its tensors.
 
-    A step that cannot be read (a save was cut short, or the folder is empty) is named in the notes and the one
-    before is taken. Raises InputError where no step can be read.
+    A step that cannot be read (a save was cut short, the folder is empty or a link that leads out of the run's) is
+    named in the notes and the one before is taken. Raises InputError where no step can be read.
     """
     notes: list[str] = []
     for step in candidates:
         try:
+            inside(step, [run])
             found = find_model(Folder(step))
         except InputError as error:
             notes.append(f"skipped {step.name}: {error}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerrope.errors import InputError
-from layerrope.tensors.blobs import LocalFile, printable
+from layerrope.tensors.blobs import LocalFile, printable, redacted
 from layerrope.tensors.connections import origin_of
 from layerrope.tensors.entries import Spent
 from layerrope.tensors.http import Client, shown_url
@@ -21,6 +21,7 @@ from layerrope.tensors.shards import (
     NUMBERED,
     PICKLES,
     Found,
+    is_pickle,
     pickle_refused,
     read_config,
     read_index,
@@ -48,8 +49,9 @@ def open_source(
     wins.
 
     `token` goes to the Hub's (or the address's) own host only; without one, the token that `hf auth login` saved
-    is used for the Hub. `endpoint` is the Hub's address, `cache_dir` its cache; `timeout` is in seconds, for the
-    server to answer or go on sending. Raises InputError for everything that cannot be read.
+    is used for the Hub that it is for, and not for another `endpoint`. `endpoint` is the Hub's address, `cache_dir`
+    its cache; `timeout` is in seconds, for the server to answer or go on sending. Raises InputError for everything
+    that cannot be read.
     """
     text = os.fspath(source)
     if text.lower().startswith(("http://", "https://")):
@@ -60,13 +62,13 @@ def open_source(
         return _open_path(Path(text))
     hub_id = parse_id(text, revision) if isinstance(source, str) else None
     if hub_id is None or _looks_local(hub_id):
-        raise InputError(f"no such file or folder: {printable(text)}")
+        raise InputError(f"no such file or folder: {redacted(text)}")
     try:
         return _Remote(token, endpoint, cache_dir, timeout).open_hub(hub_id)
     except InputError as error:
         if not _may_be_local(text):
             raise
-        raise InputError(f"no such file or folder: {printable(text)}; tried as a Hub id: {error}") from error
+        raise InputError(f"no such file or folder: {redacted(text)}; tried as a Hub id: {error}") from error
 
 
 def _may_be_local(text: str) -> bool:
@@ -103,14 +105,14 @@ def _open_run(path: Path, run: Path, candidates: list[Path]) -> TensorSource:
 
 def _open_file(path: Path) -> TensorSource:
     folder = Folder(path.parent)
-    if path.name.endswith((".index.json", *PICKLES)) or NUMBERED.fullmatch(path.name):
+    if path.name.endswith(".index.json") or is_pickle(path.name) or NUMBERED.fullmatch(path.name):
         return _together(str(path), lambda: _named(folder, path.name), folder)
     return _together(str(path), lambda: read_one(LocalFile(path)), folder)
 
 
 def _named(place: Place, name: str) -> Found:
     """The model that the file `name` belongs to: an index, a part of a set, or itself."""
-    if name.endswith(PICKLES):
+    if is_pickle(name):
         raise pickle_refused(f"{place.label.rstrip('/')}/{name}")
     if name.endswith(".index.json"):
         return read_index(place, name)
@@ -163,7 +165,7 @@ class _Remote:
             raise InputError(f"{shown_url(url)} is no Hub model, so it has no revision {printable(revision)!r}")
         client = Client(self.token, origin_of(url), self.timeout)
         path = url.partition("?")[0]
-        if path.endswith(PICKLES):
+        if is_pickle(path):
             raise pickle_refused(shown_url(url))
         if "?" in url:
             return _together(shown_url(url), lambda: read_one(RemoteFile(client, url)), None, spent=client.spent)
@@ -181,7 +183,7 @@ class _Remote:
         if _is_offline():
             raise InputError(f"{hub_id.label} is not whole in the local cache, and offline mode is on: {why}")
         endpoint = tidy_url(self.endpoint or _default_endpoint()).rstrip("/")
-        client = Client(self.token or _saved_token(), origin_of(endpoint), self.timeout)
+        client = Client(self.token or _saved_token(endpoint), origin_of(endpoint), self.timeout)
         repo = HubRepo(client, hub_id, endpoint, self.cache_dir)
         source = _together(hub_id.label, lambda: _in_place(repo, hub_id), repo, _folder(hub_id), client.spent)
         source.notes.append(f"read at commit {repo.commit[:12]}")
@@ -216,10 +218,11 @@ def _default_endpoint() -> str:
     return ENDPOINT
 
 
-def _saved_token() -> str | None:
+def _saved_token(endpoint: str) -> str | None:
+    """The token that `hf auth login` saved, for the Hub that the library itself uses and for no other address."""
     from huggingface_hub import get_token
 
-    return get_token()
+    return get_token() if origin_of(endpoint) == origin_of(tidy_url(_default_endpoint())) else None
 
 
 def _is_offline() -> bool:

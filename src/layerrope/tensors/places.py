@@ -49,6 +49,14 @@ def safe_name(name: object, where: str) -> str:
     return text
 
 
+def inside(path: Path, roots: Iterable[Path]) -> Path:
+    """Where `path` really is. Raises InputError where links lead it out of all `roots`."""
+    real = Path(os.path.realpath(path))
+    if not any(real.is_relative_to(os.path.realpath(root)) for root in roots):
+        raise InputError(f"{printable(path)} is a link that leads out of its folder: to read it, name what it leads to")
+    return real
+
+
 class Folder(Place):
     """A folder on disk. Links that lead out of it are not followed, except into a Hugging Face cache's blobs."""
 
@@ -71,15 +79,12 @@ class Folder(Place):
         path = self.path / name
         if not os.path.lexists(path):
             return None
-        real, roots = Path(os.path.realpath(path)), [Path(os.path.realpath(root)) for root in self._roots()]
-        if not any(real.is_relative_to(root) for root in roots):
-            raise InputError(
-                f"{printable(path)} is a link that leads out of its folder: to read it, name the file it leads to"
-            )
-        return LocalFile(path)
+        real = inside(path, self._roots())
+        return LocalFile(real, str(path))
 
     def _roots(self) -> list[Path]:
-        """The folder, and the blobs of models--A--B/snapshots/COMMIT/... when that is where it is."""
+        """The folder, and the blobs of models--A--B/snapshots/COMMIT/... when that is where it is (and no link)."""
         above = Path(os.path.realpath(self.path)).parents
         caches = [p.parent for p in above if p.name == "snapshots" and p.parent.name.startswith("models--")]
-        return [self.path, *(cache / "blobs" for cache in caches)]
+        blobs = [cache / "blobs" for cache in caches]
+        return [self.path, *(b for b in blobs if not os.path.islink(b))]

@@ -7,7 +7,7 @@ import re
 from layerrope.errors import InputError
 from layerrope.tensors.blobs import Blob, printable
 from layerrope.tensors.connections import Answer
-from layerrope.tensors.http import WHOLE_LIMIT, Client, HttpError, shown_url
+from layerrope.tensors.http import WHOLE_BUDGET, WHOLE_LIMIT, Client, HttpError, shown_url
 
 #: Bytes asked for at first: most headers of safetensors files are shorter, and JSON files come whole.
 HEAD = 64 << 10
@@ -51,7 +51,7 @@ class RemoteFile(Blob):
             if answer.status == 200 and answer.more:
                 raise HttpError(
                     f"{self.label}: the server ignores byte ranges, and the file is larger than {WHOLE_LIMIT >> 20} "
-                    f"MiB; download it and name the copy"
+                    f"MiB, or all such files together than {WHOLE_BUDGET >> 20}; download it and name the copy"
                 )
             size = _size(answer)
             fault = _fault(answer, 0, head if size is None else min(head, size))

@@ -17,13 +17,13 @@ Everything it allocates is bounded by bytes that really are there.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from layerrope.errors import InputError
 from layerrope.tensors.blobs import Blob, printable
 from layerrope.tensors.entries import Entry, TensorInfo
 from layerrope.tensors.floats import BITS
+from layerrope.tensors.json_text import parse_json
 
 MAX_HEADER = 100_000_000
 MAX_RANK = 64
@@ -55,12 +55,9 @@ def _parse_json(text: bytes, label: str) -> dict[str, Any]:
     if not text.startswith(b"{"):
         raise InputError(f"{label} is not safetensors: its header does not start with '{{'")
     try:
-        return json.loads(text, object_pairs_hook=_unique)
+        return parse_json(text, f"{label}: the safetensors header", object_pairs_hook=_unique)
     except _TwiceError as error:
         raise InputError(f"{label}: the header names {printable(error)!r} twice; write the file anew") from None
-    except (ValueError, RecursionError) as error:
-        reason = printable(str(error) or type(error).__name__, 120)
-        raise InputError(f"{label}: the safetensors header is not JSON ({reason}); fetch the file again") from None
 
 
 class _TwiceError(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from layerrope.errors import InputError
 from layerrope.tensors import gguf_format, safetensors_format
 from layerrope.tensors.blobs import Blob, printable
 from layerrope.tensors.entries import Entry
+from layerrope.tensors.json_text import parse_json
 from layerrope.tensors.places import Place, safe_name
 from layerrope.tensors.source import WORKERS, in_parallel
 
@@ -33,6 +33,11 @@ class Found:
     entries: dict[str, Entry]
     metadata: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+
+def is_pickle(name: str) -> bool:
+    """Is a file of this name one that is never opened?"""
+    return name.lower().endswith(PICKLES)
 
 
 def pickle_refused(name: str) -> InputError:
@@ -76,7 +81,12 @@ def read_file(blob: Blob) -> Found:
 
 
 def open_files(place: Place, names: Sequence[str], why: str) -> list[Blob]:
-    """The files `names` at `place`. Raises InputError that names the first one missing; `why` it was wanted."""
+    """The files `names` at `place`. Raises InputError that names the first one missing; `why` it was wanted.
+
+    None is a pickle: an index may name any file.
+    """
+    for name in filter(is_pickle, names):
+        raise pickle_refused(f"{place.label.rstrip('/')}/{name}")
     blobs = in_parallel([(place.open, (name,)) for name in names], WORKERS)
     for name, blob in zip(names, blobs, strict=True):
         if blob is None:
@@ -184,11 +194,7 @@ def read_json(blob: Blob) -> dict[str, Any]:
     """The JSON object in `blob`. Raises InputError where it is too large, not JSON or not an object."""
     if blob.size > MAX_JSON:
         raise InputError(f"{blob.label} has {blob.size} bytes; JSON files up to {MAX_JSON} are read")
-    try:
-        value = json.loads(blob.read(0, blob.size))
-    except (ValueError, RecursionError) as error:
-        reason = printable(str(error) or type(error).__name__, 120)
-        raise InputError(f"{blob.label} is not JSON ({reason}): fetch it again") from None
+    value = parse_json(blob.read(0, blob.size), blob.label)
     if not isinstance(value, dict):
         raise InputError(f"{blob.label} holds no JSON object: fetch it again")
     return value

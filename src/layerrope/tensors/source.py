@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import queue
+import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from layerrope.errors import InputError
-from layerrope.tensors.blobs import JOIN_GAP, printable
+from layerrope.tensors.blobs import JOIN_GAP, LocalFile, printable
 from layerrope.tensors.entries import Entry, Spent, TensorInfo
 from layerrope.tensors.floats import BITS, DECODERS, TYPE_NAMES, decode
 
@@ -47,18 +49,31 @@ class TensorSource:
 
         Remote tensors come by byte ranges, neighbours joined, `WORKERS` requests side by side. Raises InputError,
         naming the tensor, where one is unknown, of a dtype that cannot be decoded, or where they take more than
-        `limit` bytes together; and whatever the file or server was found to do wrong.
+        `limit` bytes together, decoded; and whatever the file or server was found to do wrong.
         """
         entries = [self._readable(name) for name in dict.fromkeys(names)]
-        total = sum(e.info.nbytes for e in entries)
+        total = sum(_decoded(e.info) for e in entries)
         if total > limit:
-            biggest = max(entries, key=lambda e: e.info.nbytes).info
+            biggest = max(entries, key=lambda e: _decoded(e.info)).info
             raise InputError(
                 f"{self.label}: {total} bytes of tensors asked for at once, the largest "
                 f"{printable(biggest.name)}; at most {limit} are read, so ask for fewer"
             )
         raw = fetch(entries)
-        return {e.info.name: decode(raw[e.info.name], e.info.dtype, e.info.shape, e.order) for e in entries}
+        return {e.info.name: self._decode(e, raw.pop(e.info.name)) for e in entries}
+
+    def _decode(self, entry: Entry, raw: bytes) -> np.ndarray:
+        info = entry.info
+        try:
+            return decode(raw, info.dtype, info.shape, entry.order)
+        except ValueError as error:  # legal in a file, and no array: [0, 2^62], or 64 dimensions
+            name, reason = printable(info.name), printable(error, 80)
+            raise InputError(f"{self.label}: tensor {name} has a shape that no array can have ({reason})") from None
+
+    def files(self) -> list[Path]:
+        """The files on this disk that tensors come from, in no order."""
+        blobs = {id(e.blob): e.blob for e in self._entries.values()}.values()
+        return [blob.path for blob in blobs if isinstance(blob, LocalFile)]
 
     def _readable(self, name: str) -> Entry:
         if name not in self._entries:
@@ -100,15 +115,53 @@ def neighbours(entries: Iterable[Entry], gap: int) -> list[list[Entry]]:
 
 
 def in_parallel(jobs: Sequence[tuple[Any, tuple[Any, ...]]], workers: int) -> list[Any]:
-    """[function(*arguments) for each job], in order; the first error stops the jobs not yet begun."""
+    """[function(*arguments) for each job], in order; the first error stops the jobs not yet begun.
+
+    The threads are daemons and nobody waits for those that an error or an interrupt leaves behind: a server may keep
+    them for as long as the timeouts allow.
+    """
     if workers == 1 or len(jobs) < 2:
         return [function(*arguments) for function, arguments in jobs]
-    pool = ThreadPoolExecutor(min(workers, len(jobs)))
+    ended: queue.SimpleQueue[tuple[int, Any, BaseException | None]] = queue.SimpleQueue()
+    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            try:
+                number = waiting.get_nowait()
+            except queue.Empty:
+                return
+            function, arguments = jobs[number]
+            try:
+                ended.put((number, function(*arguments), None))
+            except BaseException as error:
+                ended.put((number, None, error))
+
+    for number in range(len(jobs)):
+        waiting.put(number)
     try:
-        futures = [pool.submit(function, *arguments) for function, arguments in jobs]
-        return [future.result() for future in futures]
+        for _ in range(min(workers, len(jobs))):
+            threading.Thread(target=work, daemon=True).start()
+        return _collected(ended, len(jobs))
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        stop.set()
+
+
+def _collected(ended: queue.SimpleQueue[tuple[int, Any, BaseException | None]], count: int) -> list[Any]:
+    """The results of `count` jobs, in order. Raises the first error that comes."""
+    results: list[Any] = [None] * count
+    for _ in range(count):
+        number, value, error = ended.get()
+        if error is not None:
+            raise error
+        results[number] = value
+    return results
+
+
+def _decoded(info: TensorInfo) -> int:
+    """Bytes of a tensor as float32 (float64 for F64), which may be four times those that are stored."""
+    return info.nbytes * max(4 * 8 // BITS.get(info.dtype, 32), 1)
 
 
 def _undecodable(infos: Iterable[TensorInfo]) -> list[str]:
