@@ -24,6 +24,18 @@ def notebook(name: str) -> Any:
     return lesson_pages.load(LESSONS / f"{name}.py").app
 
 
+def gpt(defs: dict[str, Any]) -> None:
+    assert defs["pair"]["input"][1:] == defs["pair"]["target"][:-1]
+    assert {row["part"]: row["parameters"] for row in defs["counted"]}["all"] == 237_056
+    nothing, made, frequencies = (row["nats"] for row in defs["marks"])
+    assert nothing == pytest.approx(5.549, abs=1e-3)
+    assert 5 < made < 6.5
+    assert 2.9 < frequencies < 3.3
+    assert len(defs["losses"]) == 4
+    assert 2 < defs["validation"] < 6
+    assert defs["written"].startswith("The old man ")
+
+
 def modernized(defs: dict[str, Any]) -> None:
     after = defs["after"]
     assert [row["parameters"] for row in after] == [237_056, 236_480, 232_960, 232_384]
@@ -32,8 +44,42 @@ def modernized(defs: dict[str, Any]) -> None:
     assert [row["positions"] for row in defs["contexts"]] == ["0 to 63", "64 to 127", "128 to 191", "192 to 255"]
 
 
+def depth(defs: dict[str, Any]) -> None:
+    pre, post = defs["first_last"]
+    assert pre["after the last"] > 2 * pre["stream after layer 1"]
+    assert post["after the last"] == pytest.approx(1, abs=1e-3)
+    assert post["gradient in layer 1"] > 10 * post["in the last layer"]
+    assert pre["gradient in layer 1"] < 10 * pre["in the last layer"]
+    assert len(defs["ends"]) == 4
+    assert len(defs["left_out"]) == 16
+
+
+def layerrope(defs: dict[str, Any]) -> None:
+    assert [row["negative channels"] for row in defs["looks"]] == [54, 0, 0, 0, 0, 0]
+    assert defs["compared"][0]["parameters"] - defs["compared"][1]["parameters"] == defs["saved"] == 752
+    assert all(-0.6 < row["slope of the size"] < -0.4 for row in defs["learned"])
+    assert defs["difference"] < 1e-4
+    assert defs["proof"]["passed"]
+    assert defs["proof"]["format"] == "llama"
+
+
+def norms(defs: dict[str, Any]) -> None:
+    assert [row["site"] for row in defs["grown"]] == ["attention read", "MLP read"]
+    assert all(0 < row["slope"] < 1 for row in defs["grown"])
+    assert [row["share of one direction"] for row in defs["turned"]] == pytest.approx([0.9485, 0.968], abs=1e-3)
+    assert defs["turned"][0]["between layers"] == "0 and 1"
+    flat = defs["mirage"][-1]
+    assert flat["largest true angle"] < 4.3
+    assert flat["angle swept in the picture"] == pytest.approx(176, abs=1)
+    assert all(row["p of the rotation"] > 0.05 for row in defs["explained"])
+
+
 HOLDS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], None]]] = {
+    "01_gpt": ({"steps": 4}, gpt),
     "02_modernize": ({"steps": 2}, modernized),
+    "03_depth": ({"steps": 1}, depth),
+    "04_layerrope": ({"steps": 2}, layerrope),
+    "05_norms": ({"shuffles": 2}, norms),
 }
 """Lesson -> its short budget, and what must then be true of what it defines."""
 

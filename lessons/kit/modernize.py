@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from kit.show import Verdict, right, wrong, yours
+from kit.show import Verdict, answer_of, right, wrong, yours
 from layerrope import LM
 from layerrope.data import Dataset
 
@@ -74,21 +74,10 @@ def layer_norm(x: Array) -> Array:
     return rms_norm(x - x.mean(-1, keepdims=True))
 
 
-def _shown(f: Callable[..., Array], *args: object, **options: object) -> Array | Verdict:
-    """What `f` gives, as an array; a verdict where it gives nothing or fails."""
-    try:
-        found = f(*args, **options)
-    except Exception as error:  # a learner's function may raise anything
-        return wrong(f"Your function stopped with {type(error).__name__}: {error}")
-    if found is None or found is Ellipsis:
-        return yours("The function returns nothing yet.")
-    return np.asarray(found, dtype=np.float64)
-
-
 def check_layernorm(f: Callable[[Array, Norm], Array]) -> Verdict:
     """LayerNorm written with RMSNorm as its only normaliser: f(x, rms_norm)."""
     x = np.random.default_rng(0).normal(3.0, 2.0, (4, 16))
-    found = _shown(f, x, rms_norm)
+    found = answer_of(f, x, rms_norm)
     if isinstance(found, Verdict):
         return found
     if found.shape != x.shape:
@@ -124,7 +113,7 @@ def check_rmsnorm(f: Callable[[Array, Array, float], Array]) -> Verdict:
     rng = np.random.default_rng(1)
     x, gain, eps = rng.normal(0.5, 2.0, (5, 8)), rng.uniform(0.5, 2.0, 8), 1e-5
     kept = x.copy()
-    found = _shown(f, x, gain, eps)
+    found = answer_of(f, x, gain, eps)
     if isinstance(found, Verdict):
         if found.right is False and "broadcast" in found.says:
             return wrong("The mean has lost its axis: a (5,) cannot divide a (5, 8). Use keepdims=True.")
@@ -162,7 +151,7 @@ def _mistakes(x: Array, gain: Array, eps: float) -> list[tuple[Array, str]]:
 def _check_eps(f: Callable[[Array, Array, float], Array], x: Array, gain: Array) -> Verdict:
     """eps stands inside the root and is the one that was given: seen where x is about as small as sqrt(eps)."""
     tiny = 1e-2 * x
-    found = _shown(f, tiny, gain, 1e-3)
+    found = answer_of(f, tiny, gain, 1e-3)
     if isinstance(found, Verdict):
         return found
     square = (tiny**2).mean(-1, keepdims=True)
@@ -193,7 +182,7 @@ def check_rope(f: Callable[[Array, int, float], Array]) -> Verdict:
     """RoPE of one head vector, f(x, m, base): first its relative offset, then its frequencies and layout."""
     rng = np.random.default_rng(2)
     q, k, base, d = rng.normal(size=8), rng.normal(size=8), 100.0, 8
-    found = _shown(f, q, 3, base)
+    found = answer_of(f, q, 3, base)
     if isinstance(found, Verdict):
         return found
     if found.shape != q.shape:

@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(frozen=True)
 class Words:
@@ -109,6 +112,17 @@ def wrong(says: str) -> Verdict:
 def right(says: str) -> Verdict:
     """An answer that holds."""
     return Verdict(True, says)
+
+
+def answer_of(f: Callable[..., Any], *args: Any) -> NDArray[np.float64] | Verdict:
+    """What a learner's `f` gives, as an array; a verdict where it gives nothing, no numbers, or stops."""
+    try:
+        found = f(*args)
+        if found is None or found is Ellipsis:
+            return yours("The function returns nothing yet.")
+        return np.asarray(found, dtype=np.float64)
+    except Exception as error:  # a learner's function may raise anything
+        return wrong(f"Your function stopped with {type(error).__name__}: {error}")
 
 
 def lines(
