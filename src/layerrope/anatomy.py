@@ -1,7 +1,8 @@
 """Where depth gains act in somebody else's model: its layers, their norms by role, their output projections.
 
 Found from the module tree: the list of equal layers, the norms in them by the role table that the inspector uses
-(`norm_sites`), and the last matrix of each sublayer. What does not fit is refused with the module's path.
+(`norm_sites`), and the last matrix of each sublayer. What does not fit is refused with the module's path. A LayerScale
+after a sublayer is a norm's gain without the norm: a write site like any other.
 
 Dimensions: L layers, D width of the stream.
 """
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 
 from layerrope.errors import InputError
 from layerrope.gains import KINDS, SITES
-from layerrope.norm_sites import LAYOUTS, MODEL_TYPES, find_norms
+from layerrope.norm_sites import LAYOUTS, MODEL_TYPES, PARTS, find_norms
+from layerrope.timm_blocks import check_block, entry_of, is_timm
 
 UNTOUCHED = frozenset({"q_norm", "k_norm", "attn_inner"})
 """Norms inside attention: no gain of a depth scheme acts there."""
@@ -31,7 +33,9 @@ class SiteAt:
     gated: str
     """the module whose output the gain multiplies: the norm, or the sublayer where nothing stands after it"""
     norm: str | None
-    """the norm at this site, or None"""
+    """the norm (or LayerScale) at this site, or None"""
+    weight: str
+    """the parameter into which the gain folds: weight, or a LayerScale's gamma or lambda1"""
     matrix: str | None
     """the output projection into whose rows a write gain folds where there is no norm"""
     added: float
@@ -45,6 +49,8 @@ class Anatomy:
     architecture: str
     owner: str
     """path of the module that holds the layers and runs them"""
+    entry: str
+    """path of the module whose call begins every forward pass: the owner, or the first one that it calls"""
     layers: str
     """path of the list of layers"""
     n_layer: int
@@ -68,7 +74,8 @@ def dissect(model: nn.Module, architecture: str | None = None) -> Anatomy:
         InputError: the architecture is not in the table, or a module does not fit; the message names its path.
     """
     config = _config(model)
-    named = architecture or config.get("model_type")
+    timm = is_timm(model)
+    named = architecture or ("timm-vit" if timm else config.get("model_type"))
     if named not in MODEL_TYPES:
         raise InputError(
             f"model type {named!r} is not in the table of norm roles, and roles are not guessed: "
@@ -76,11 +83,15 @@ def dissect(model: nn.Module, architecture: str | None = None) -> Anatomy:
         )
     templates = _templates(named)
     owner, path, layers = _layers(model, templates)
+    entry = owner
+    if timm:
+        entry = entry_of(model, owner)
+        check_block(model, layers[0], f"{path}.0")
     sites = [site for i, layer in enumerate(layers) for site in _sites(layer, i, f"{path}.{i}", named, config)]
     if not sites:
         raise InputError(f"{path} has no norms that gains can act on")
     width = _width(model, sites)
-    found = Anatomy(named, owner, path, len(layers), width, tuple(sites))
+    found = Anatomy(named, owner, entry, path, len(layers), width, tuple(sites))
     for name in found.names:
         have = [s.layer for s in sites if s.site == name]
         if len(have) != len(layers):
@@ -136,35 +147,36 @@ def _submodule(module: nn.Module, path: str) -> nn.Module | None:
 # -------------------------------------------------------------------------------------------------------------- sites
 def _sites(layer: nn.Module, i: int, path: str, architecture: str, config: Mapping[str, Any]) -> Iterator[SiteAt]:
     norms = _norms(layer, i, path, architecture, config)
-    width = min((_length(layer.get_submodule(leaf)) for leaf, _ in norms.values()), default=0)
+    width = min((_length(layer, leaf, weight) for leaf, weight, _ in norms.values()), default=0)
     gates = any(f"{kind}_read" in norms and f"{kind}_write" not in norms for kind in KINDS)
     parts = _parts(layer, path, width) if gates else {}
     for kind in KINDS:
         for end in ("read", "write"):
             site = f"{kind}_{end}"
             if site in norms:
-                leaf, added = norms[site]
-                yield SiteAt(i, site, f"{path}.{leaf}", f"{path}.{leaf}", None, added)
+                leaf, weight, added = norms[site]
+                yield SiteAt(i, site, f"{path}.{leaf}", f"{path}.{leaf}", weight, None, added)
             elif end == "write" and f"{kind}_read" in norms:
                 gated, matrix = parts[kind]
-                yield SiteAt(i, site, gated, None, matrix, 0.0)
+                yield SiteAt(i, site, gated, None, "weight", matrix, 0.0)
 
 
 def _norms(
     layer: nn.Module, i: int, path: str, architecture: str, config: Mapping[str, Any]
-) -> dict[str, tuple[str, float]]:
-    """Role -> (path below the layer, what it adds to its weight) of the norms that gains can act on."""
+) -> dict[str, tuple[str, str, float]]:
+    """Role -> (path below the layer, name of the gain, what it adds to it) of the norms that gains can act on."""
     leaves = {
-        f"{template.replace('{l}', str(i))}.weight": leaf
+        f"{template.replace('{l}', str(i))}.{weight}": leaf
         for leaf, template in _templates(architecture).items()
-        if _weight(_submodule(layer, leaf)) is not None
+        if (weight := _weight(_submodule(layer, leaf))) is not None
     }
-    norms: dict[str, tuple[str, float]] = {}
+    norms: dict[str, tuple[str, str, float]] = {}
     for norm in find_norms(leaves, config, architecture=architecture).tensors:
         if norm.role not in SITES and norm.role not in UNTOUCHED:
             raise InputError(f"{path}.{leaves[norm.name]} is a {norm.role} norm: gains act on reads and writes only")
         if norm.role in SITES:
-            norms[norm.role] = (leaves[norm.name], float(norm.convention == "1+w"))
+            weight = norm.name.rpartition(".")[2]
+            norms[norm.role] = (leaves[norm.name], weight, float(norm.convention == "1+w"))
     known = set(leaves.values())
     for leaf, module in layer.named_modules():
         if leaf not in known and "norm" in type(module).__name__.lower() and not isinstance(module, nn.Identity):
@@ -172,14 +184,17 @@ def _norms(
     return norms
 
 
-def _length(norm: nn.Module) -> int:
-    return len(norm.get_parameter("weight"))
+def _length(module: nn.Module, norm: str, weight: str) -> int:
+    return len(module.get_parameter(f"{norm}.{weight}"))
 
 
-def _weight(module: nn.Module | None) -> Tensor | None:
-    """The weight vector of a norm."""
-    weight = getattr(module, "weight", None)
-    return weight if isinstance(weight, Tensor) and weight.ndim == 1 else None
+def _weight(module: nn.Module | None) -> str | None:
+    """The name of a norm's gain vector, or None where it has none."""
+    for name in (name for name, part in PARTS.items() if part == "gain"):
+        gain = getattr(module, name, None)
+        if isinstance(gain, Tensor) and gain.ndim == 1:
+            return name
+    return None
 
 
 def _parts(layer: nn.Module, path: str, width: int) -> dict[str, tuple[str, str]]:
@@ -227,7 +242,7 @@ def out_features(module: nn.Module) -> int:
 
 def _width(model: nn.Module, sites: list[SiteAt]) -> int:
     """The length of every norm's weight. Raises InputError where two differ."""
-    widths = {site.norm: _length(model.get_submodule(site.norm)) for site in sites if site.norm is not None}
+    widths = {site.norm: _length(model, site.norm, site.weight) for site in sites if site.norm is not None}
     width = next(iter(widths.values()))
     for path, length in widths.items():
         if length != width:

@@ -29,6 +29,7 @@ from layerrope.residual import Add, Single, Site
 from layerrope.scheme_table import scheme as find_scheme
 from layerrope.stored import store_names
 from layerrope.terminal import note
+from layerrope.timm_blocks import SpareGains, is_timm
 
 INITS = ("neutral", "paper", "fit")
 ATTRIBUTE = "layerrope_norm"
@@ -147,7 +148,7 @@ def apply(
 
     Args:
         model: a decoder of transformers (Llama, Mistral, Qwen, SmolLM3, Gemma, GLM-4, OLMo 2, Phi-3, GPT-NeoX, GPT-2,
-            and others with the same layers), or a ViT encoder of transformers.
+            and others with the same layers), a ViT encoder of transformers, or a Vision Transformer of timm.
         scheme: one that is Pre-Norm with a gain table: `layerrope` with its switches, `lns`.
         init: "neutral" multiplies the model's own norm weights by gains that start at 1; "paper" puts the scheme's
             own start in place of them; "fit" puts the gains that fit them best there (and prints the errors).
@@ -196,10 +197,15 @@ def _install(patch: Patch, gains: nn.Module) -> None:
     owner = patch.owner
     setattr(owner, ATTRIBUTE, gains)
     table = Table(owner)
-    patch.handles.append(owner.register_forward_pre_hook(table))
+    entry = patch.model.get_submodule(patch.anatomy.entry)
+    patch.handles.append(entry.register_forward_pre_hook(table))
     for site in patch.acting:
         hook = GateHook(table, row_index(site))
         patch.handles.append(patch.model.get_submodule(site.gated).register_forward_hook(hook))
+    if is_timm(patch.model):
+        mine = {id(p) for p in gains.parameters()}
+        names = {name for name, p in patch.model.named_parameters() if id(p) in mine}
+        patch.handles.append(SpareGains(patch.model, names))
     patch.model.__dict__["_layerrope_patch"] = patch
     config = getattr(patch.model, "config", None)
     if config is not None:
@@ -298,7 +304,7 @@ def norm_gains(patch: Patch, site: str) -> np.ndarray | None:
     at = [s for s in patch.anatomy.sites if s.site == site]
     if any(s.norm is None for s in at):
         return None
-    rows = [patch.model.get_submodule(s.norm or "").get_parameter("weight").detach().double() + s.added for s in at]
+    rows = [patch.model.get_parameter(f"{s.norm}.{s.weight}").detach().double() + s.added for s in at]
     return torch.stack(rows).cpu().numpy()
 
 
@@ -336,7 +342,7 @@ def _replace_weights(patch: Patch) -> None:
         if isinstance(bias, Tensor):
             row = rows[row_index(site)].to(bias.dtype)
             bias.copy_(torch.where(row.abs() > 1e-6, bias / row, bias))
-        norm.get_parameter("weight").fill_(1.0 - site.added).requires_grad_(False)
+        norm.get_parameter(site.weight).fill_(1.0 - site.added).requires_grad_(False)
 
 
 # ------------------------------------------------------------------------------------------------------ save and load
@@ -356,7 +362,7 @@ def reapply(model: nn.Module, record: Mapping[str, Any], folder: Path) -> nn.Mod
     if patch.replaced:
         for site in patch.acting:
             if site.norm is not None:
-                model.get_submodule(site.norm).get_parameter("weight").requires_grad_(False)
+                model.get_parameter(f"{site.norm}.{site.weight}").requires_grad_(False)
     return model
 
 
@@ -407,7 +413,7 @@ def _fold_rows(patch: Patch) -> None:
         path = site.norm or site.matrix
         assert path is not None
         module = patch.model.get_submodule(path)
-        weight = module.get_parameter("weight")
+        weight = module.get_parameter(site.weight)
         if site.norm is not None:
             folded = (weight.float() + site.added) * row - site.added
         else:

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from layerrope.errors import InputError, one_of
 from layerrope.files import read_json
 from layerrope.model import LM
+from layerrope.norms import upcast
 from layerrope.stock_forward import stock_forward
 
 TOLERANCE = 1e-4
@@ -123,11 +124,14 @@ def read_shards(folder: Path) -> dict[str, Tensor]:
 
 
 # ----------------------------------------------------------------------------------------------------- comparing
-def compare(ours: Trace, theirs: Trace) -> Difference:
-    """The largest differences, and the first layer where they exceed the tolerance."""
+def compare(ours: Trace, theirs: Trace, floor: float = 1.0) -> Difference:
+    """The largest differences, and the first layer where they exceed the tolerance.
+
+    `floor` is the smallest absolute value that the tolerance is taken of.
+    """
     layers = [max(map(_distance, a, b)) for a, b in zip(ours.states, theirs.states, strict=True)]
-    off = [not distance <= _allowed(state) for distance, state in zip(layers, ours.states, strict=True)]
-    logits, allowed = _distance(ours.logits, theirs.logits), _allowed([ours.logits])
+    off = [not distance <= _allowed(state, floor) for distance, state in zip(layers, ours.states, strict=True)]
+    logits, allowed = _distance(ours.logits, theirs.logits), _allowed([ours.logits], floor)
     if not logits <= allowed or any(off):
         first = f"layer {off.index(True)}" if any(off) else "the final norm or the head"
     else:
@@ -136,11 +140,11 @@ def compare(ours: Trace, theirs: Trace) -> Difference:
 
 
 def _distance(a: Tensor, b: Tensor) -> float:
-    return float("inf") if a.shape != b.shape else float((a.float().cpu() - b.float().cpu()).abs().max())
+    return float("inf") if a.shape != b.shape else float((upcast(a).cpu() - upcast(b).cpu()).abs().max())
 
 
-def _allowed(tensors: list[Tensor]) -> float:
-    return TOLERANCE * max(1.0, *(float(t.abs().max()) for t in tensors))
+def _allowed(tensors: list[Tensor], floor: float) -> float:
+    return TOLERANCE * max(floor, *(float(t.abs().max()) for t in tensors))
 
 
 def demand(found: Difference, what: str) -> Difference:

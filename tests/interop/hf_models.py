@@ -41,6 +41,7 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {
 ENCODERS: dict[str, tuple[str, str]] = {
     "vit": ("ViTConfig", "ViTForImageClassification"),
     "deit": ("DeiTConfig", "DeiTForImageClassification"),
+    "dinov2": ("Dinov2Config", "Dinov2ForImageClassification"),
 }
 
 
