@@ -74,12 +74,22 @@ def norms(defs: dict[str, Any]) -> None:
     assert all(row["p of the rotation"] > 0.05 for row in defs["explained"])
 
 
+def scaling(defs: dict[str, Any]) -> None:
+    assert defs["saving"].low < 1.6 < defs["saving"].high
+    assert defs["gaps"][-1]["saving if E = 2.0"] > 1.5 * defs["gaps"][-1]["saving if E = 1.6"]
+    assert [row["seeds a point"] for row in defs["coverage"]] == [1, 3]
+    assert defs["fooled"]["ladders"] == 1
+    assert defs["tuned"][-1]["apparent saving"] > 1.2
+    assert [round(row["saving"], 1) for row in defs["baselines"]] == [3.4, 1.8]
+
+
 HOLDS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], None]]] = {
     "01_gpt": ({"steps": 4}, gpt),
     "02_modernize": ({"steps": 2}, modernized),
     "03_depth": ({"steps": 1}, depth),
     "04_layerrope": ({"steps": 2}, layerrope),
     "05_norms": ({"shuffles": 2}, norms),
+    "06_scaling": ({"draws": 1}, scaling),
 }
 """Lesson -> its short budget, and what must then be true of what it defines."""
 
