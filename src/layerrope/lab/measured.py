@@ -61,7 +61,7 @@ def name_of(config: TrainConfig) -> str:
 
 
 def _table_of(module: Any) -> dict[str, Any] | None:
-    """LayerRoPE's own numbers, from which the page computes its gains; None without them, or where they are too many."""
+    """LayerRoPE's own numbers, from which the page computes its gains; None without them, or with too many."""
     tables = [m for m in module.modules() if isinstance(m, LayerRoPE)] if module is not None else []
     if len(tables) != 1 or tables[0].gamma.numel() > MOST_GAIN_NUMBERS or tables[0].d_model % 2:
         return None
@@ -82,7 +82,7 @@ def _site(table: LayerRoPE, k: int) -> dict[str, Any]:
 
     def scalar(name: str) -> float:
         values = getattr(table, name)
-        return 0.0 if values is None else float(values[k])
+        return 0.0 if values is None else float(values.detach()[k])
 
     gamma = table.gamma.detach().float().numpy()
     found: dict[str, Any] = {name: scalar(name) for name in ("alpha", "beta", "alpha_rot", "beta_rot")}

@@ -87,10 +87,8 @@ def _packaged(made: Page) -> Page:
     )
     if figure is not None:
         _add(made, figure)
-    return made.note(
-        "For runs of your own: layerrope compare --out runs/mine, then layerrope lab --runs runs/mine. Their loss"
-        " curves, rates, learned gains and fits come here."
-    )
+    made.text("With runs of your own, their loss curves, rates, learned gains and fits come here:")
+    return made.code("layerrope compare --out runs/mine\nlayerrope lab --runs runs/mine --out lab.html")
 
 
 def _sweep_rows(sweep: rates.Sweep) -> list[dict[str, Any]]:
@@ -214,6 +212,8 @@ def _add(made: Page, *figures: Figure | None) -> None:
         if figure is None:
             continue
         if figure.panels:
-            made.charts(figure.panels).text(figure.caption)
+            for start in range(0, len(figure.panels), 2):
+                made.charts(figure.panels[start : start + 2])
+            made.text(figure.caption)
         else:
             made.chart(figure.chart, figure.caption, figure.alt)

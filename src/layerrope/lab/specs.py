@@ -55,7 +55,14 @@ def _zero(channel: str) -> alt.Chart:
     """A line where the channel is zero."""
     import altair as alt
 
-    return alt.Chart(alt.InlineData(values=[{}])).mark_rule().encode(**{channel: alt.datum(0)})  # type: ignore[arg-type]
+    base = alt.Chart(alt.InlineData(values=[{"zero": 0}])).mark_rule(strokeWidth=1)
+    return base.encode(x="zero:Q") if channel == "x" else base.encode(y="zero:Q")
+
+
+def _below_zero(x: Any, y: Any) -> alt.Chart:
+    """The three quarters of the plane where a coordinate is negative. Rows: `shade` (x, to_x, y, to_y)."""
+    shade = _rows("shade").mark_rect(clip=True, opacity=0.09, color=PALETTE["vermilion"])
+    return shade.encode(x=x, x2="to_x:Q", y=y, y2="to_y:Q")
 
 
 def _number(name: str, value: float) -> Any:
@@ -94,18 +101,21 @@ def _sign() -> Any:
 
 # ----------------------------------------------------------------------------------------------------- one layer's gain
 def pairs() -> alt.TopLevelMixin:
-    """Channel pairs in the plane. Rows: `pairs` (pair, x, y, sign), `trail` (layer, x, y), `start` (x, y)."""
+    """Channel pairs in the plane. Rows: `pairs` (pair, x, y, sign), `trail`, `ring` (layer, x, y), `start` (x, y)."""
     import altair as alt
 
-    x = alt.X("x:Q", scale=_within("reach"), title="first channel of the pair", axis=alt.Axis(tickCount=5))
-    y = alt.Y("y:Q", scale=_within("reach"), title="second channel of the pair", axis=alt.Axis(tickCount=5))
+    x = alt.X("x:Q", scale=_within("reach"), title="first channel of the pair", axis=alt.Axis(tickCount=5, grid=False))
+    y = alt.Y("y:Q", scale=_within("reach"), title="second channel of the pair", axis=alt.Axis(tickCount=5, grid=False))
     cross = [_zero("x"), _zero("y")]
     trail = _rows("trail").mark_line(point=False, strokeWidth=1, opacity=0.7, color=PALETTE["grey"])
+    ring = _rows("ring").mark_line(point=False, strokeWidth=1, strokeDash=[3, 4], opacity=0.8, color=PALETTE["grey"])
     start = _rows("start").mark_point(filled=False, size=110, color=PALETTE["grey"], strokeWidth=1.5)
     dots = _rows("pairs").mark_point(size=alt.ExprRef(expr="dot"), opacity=0.85)  # type: ignore[arg-type]
     words = [alt.Tooltip("pair:Q"), *(alt.Tooltip(f"{c}:Q", format=".4f") for c in ("x", "y"))]
     layers = [
+        _below_zero(x, y),
         *cross,
+        ring.encode(x=x, y=y, order="layer:Q"),
         trail.encode(x=x, y=y, order="layer:Q"),
         start.encode(x=x, y=y),
         dots.encode(x=x, y=y, color=_sign(), tooltip=words),
@@ -119,11 +129,8 @@ def channels() -> alt.TopLevelMixin:
 
     x = alt.X("channel:Q", title="channel", scale=alt.Scale(nice=False, padding=6))
     y = alt.Y("gain:Q", title="gain")
-    shape = alt.Shape(
-        "place:N",
-        scale=alt.Scale(domain=["first of its pair", "second of its pair"], range=["circle", "triangle-up"]),
-        legend=alt.Legend(title=None),
-    )
+    places = alt.Scale(domain=["first of its pair", "second of its pair"], range=["circle", "triangle-up"])
+    shape = alt.Shape("place:N", scale=places, legend=None)
     words = [alt.Tooltip("channel:Q"), alt.Tooltip("gain:Q", format=".4f")]
     dots = _rows("channels").mark_point(size=alt.ExprRef(expr="dot"), opacity=0.85)  # type: ignore[arg-type]
     return alt.layer(_zero("y"), dots.encode(x=x, y=y, color=_sign(), shape=shape, tooltip=words)).add_params(
@@ -148,7 +155,7 @@ def by_layer(title: str, run: bool, log: bool) -> alt.TopLevelMixin:
     return alt.layer(dots, law, now)
 
 
-# ------------------------------------------------------------------------------------------------------------ the stream
+# ----------------------------------------------------------------------------------------------------------- the stream
 def by_block(title: str) -> alt.TopLevelMixin:
     """A quantity of the stream by block, a line a schedule. Rows: `blocks` (block, value, schedule)."""
     import altair as alt
@@ -167,7 +174,7 @@ def by_block(title: str) -> alt.TopLevelMixin:
     return alt.layer(lines, ends)
 
 
-# ------------------------------------------------------------------------------------------------------------ the mirage
+# ----------------------------------------------------------------------------------------------------------- the mirage
 def picture() -> alt.TopLevelMixin:
     """Vectors in two dimensions about their centroid. Rows: `points` (layer, x, y)."""
     import altair as alt
@@ -180,7 +187,9 @@ def picture() -> alt.TopLevelMixin:
         _rows("points").mark_line(point=False, strokeWidth=1, color=PALETTE["grey"]).encode(x=x, y=y, order="layer:Q")
     )
     colour = alt.Color(
-        "layer:Q", scale=alt.Scale(scheme="viridis"), legend=alt.Legend(title="vector", gradientLength=160)
+        "layer:Q",
+        scale=alt.Scale(scheme="viridis"),
+        legend=alt.Legend(title="vector", titleOrient="left", gradientLength=120, gradientThickness=8),
     )
     words = ["layer:Q", alt.Tooltip("x:Q", format=".4f"), alt.Tooltip("y:Q", format=".4f")]
     dots = _rows("points").mark_point(size=60, opacity=1).encode(x=x, y=y, color=colour, tooltip=words)
@@ -188,7 +197,7 @@ def picture() -> alt.TopLevelMixin:
 
 
 def swept() -> alt.TopLevelMixin:
-    """Angles from the first vector, true and in the picture. Rows: `angles` (layer, value, kind), `null` (at, low, high)."""
+    """Angles from the first vector. Rows: `angles` (layer, value, kind), `null` (at, low, high)."""
     import altair as alt
 
     colour, dash = _kinds("kind", SWEEPS)
@@ -202,7 +211,7 @@ def swept() -> alt.TopLevelMixin:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ the budget
+# ----------------------------------------------------------------------------------------------------------- the budget
 def shares() -> alt.TopLevelMixin:
     """What parameters and FLOPs are spent on. Rows: `shares` (of, part, amount, order)."""
     import altair as alt
@@ -231,7 +240,7 @@ def added() -> alt.TopLevelMixin:
         "parameters:Q",
         title="parameters beyond Pre-Norm's",
         scale=alt.Scale(type="symlog", constant=1000),
-        axis=alt.Axis(values=[-1e7, -1e5, 0, 1e5, 1e7, 1e9], format="~s"),
+        axis=alt.Axis(values=[-1e7, -1e5, 0, 1e5, 1e7, 1e9], labelExpr="format(datum.value, '~s')"),
     )
     y = alt.Y("scheme:N", sort=None, title=None, axis=alt.Axis(titleX=0))
     return _rows("added").mark_bar(height=12).encode(x=x, y=y, color=colour, tooltip=["scheme:N", "parameters:Q"])

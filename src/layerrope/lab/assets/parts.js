@@ -27,12 +27,12 @@ const GainPart = (() => {
     "write-attn": {
       words: "the paper’s 1.3B: attention write, slope +0.56",
       values: { ...LADDER, beta: 0.56, spectrum: "none" },
-      note: `The slope as printed in the paper’s Figure 20 and 21. ${UNKNOWN}, no rotation.`,
+      note: `The slope as printed in the paper’s Figures 20 and 21. ${UNKNOWN}, no rotation.`,
     },
     "write-mlp": {
       words: "the paper’s 1.3B: MLP write, slope +0.76",
       values: { ...LADDER, beta: 0.76, spectrum: "none" },
-      note: `The slope as printed in the paper’s Figure 20 and 21. ${UNKNOWN}, no rotation.`,
+      note: `The slope as printed in the paper’s Figures 20 and 21. ${UNKNOWN}, no rotation.`,
     },
     "read-mlp": {
       words: "the paper’s 1.3B: MLP read, rotation −1.09 from 49°",
@@ -44,18 +44,18 @@ const GainPart = (() => {
   };
   const FIELDS = [
     { id: "preset", label: "Start from", options: words(PRESETS), start: "start" },
-    { id: "layer", label: "Layer l", min: 0, max: 23, step: 1, start: 0 },
+    { id: "layer", label: "Layer l", min: 0, max: 23, step: 1, whole: true, start: 0 },
     { id: "n_layer", label: "Layers L", min: 2, max: 512, step: 1, log: true, whole: true, start: 24 },
-    { id: "d", label: "Width d", min: 4, max: 4096, step: 2, log: true, whole: true, start: 64 },
-    { id: "alpha", label: "α, size at layer 0", min: -4, max: 4, step: 0.01, grid: 1e-6, start: 0 },
-    { id: "beta", label: "β, its slope", min: -2, max: 2, step: 0.01, grid: 1e-6, start: -0.5 },
-    { id: "alpha_rot", label: "α′, angle at layer 0", min: -6, max: 1.5, step: 0.01, grid: 1e-6, start: 0 },
-    { id: "beta_rot", label: "β′, its slope", min: -2, max: 2, step: 0.01, grid: 1e-6, start: -0.5 },
-    { id: "base", label: "Base of the spectrum", min: 1, max: 10000, step: 1, log: true, start: 100 },
+    { id: "d", label: "Width d", min: 4, max: 4096, step: 2, log: true, even: true, start: 64 },
+    { id: "alpha", label: "α, size at layer 0", min: -4, max: 4, step: 0.01, start: 0 },
+    { id: "beta", label: "β, its slope", min: -2, max: 2, step: 0.01, start: -0.5 },
+    { id: "alpha_rot", label: "α′, angle at layer 0", min: -6, max: 1.5, step: 0.01, start: 0 },
+    { id: "beta_rot", label: "β′, its slope", min: -2, max: 2, step: 0.01, start: -0.5 },
+    { id: "base", label: "Spectrum base", min: 1, max: 10000, step: 1, log: true, start: 100 },
     {
       id: "spectrum",
       label: "Angle of pair j",
-      options: { rope: "falls as base^(−2j/d), like RoPE’s", single: "the same for every pair", none: "none: no rotation" },
+      options: { rope: "falling with j, like RoPE’s", single: "the same for every pair", none: "none, no rotation" },
       start: "rope",
     },
   ];
@@ -122,7 +122,7 @@ const GainPart = (() => {
     const negative = Gain.negative(row);
     const theta = (Gain.angle(law, l) * 180) / Math.PI;
     facts("gain", [
-      ["size factor, e^r", Math.exp(Gain.logSize(law, l))],
+      ["size factor eʳ", Math.exp(Gain.logSize(law, l))],
       ["RMS of the gain", Gain.rms(row)],
       ["angle of the first pair", theta, degree(theta)],
       ["the whole vector, from γ", Gain.turnedFrom(law, l), degree(Gain.turnedFrom(law, l))],
@@ -130,7 +130,10 @@ const GainPart = (() => {
     ]);
     drawRow(law, row, l);
     drawDepth(law, l, preset);
-    document.getElementById("gain-note").textContent = preset.note;
+    const bare = DATA.run && !DATA.run.table;
+    document.getElementById("gain-note").textContent = bare
+      ? `${preset.note} ${DATA.run.name} has no scalars of LayerRoPE; the dots of the run are its attention read.`.trim()
+      : preset.note;
   }
 
   function drawRow(law, row, l) {
@@ -152,9 +155,18 @@ const GainPart = (() => {
     };
     const trail = Array.from({ length: law.n_layer }, (_, layer) => first(layer));
     const start = { x: law.gamma(l)[0], y: law.gamma(l)[1] };
-    const reach = 1.12 * Math.max(...pairs.map((p) => Math.max(Math.abs(p.x), Math.abs(p.y))), Math.abs(start.x), Math.abs(start.y));
+    const reach = 1.08 * Math.max(...pairs.map((p) => Math.hypot(p.x, p.y)), Math.hypot(start.x, start.y));
     const dot = law.d > 1000 ? 10 : law.d > 200 ? 20 : 36;
-    Charts.update("pairs", { pairs, trail, start: [start] }, { reach, dot });
+    const radius = Math.hypot(pairs[0].x, pairs[0].y);
+    const ring = Array.from({ length: 121 }, (_, i) => {
+      const turn = (2 * Math.PI * i) / 120;
+      return { layer: i, x: radius * Math.cos(turn), y: radius * Math.sin(turn) };
+    });
+    const shade = [
+      { x: -reach, to_x: 0, y: -reach, to_y: reach },
+      { x: 0, to_x: reach, y: -reach, to_y: 0 },
+    ];
+    Charts.update("pairs", { pairs, trail, ring, shade, start: [start] }, { reach, dot });
     Charts.update("channels", { channels }, { dot });
   }
 
@@ -165,7 +177,8 @@ const GainPart = (() => {
       ["SmolLM2 attention read", DATA.smollm2.sites.attn_read],
       ["SmolLM2 MLP read", DATA.smollm2.sites.mlp_read],
     ];
-    if (preset.site && DATA.run.sites[preset.site]) beside.push(["the run", DATA.run.sites[preset.site]]);
+    const site = preset.site ?? "attn_read";
+    if (DATA.run && DATA.run.sites[site]) beside.push(["the run", DATA.run.sites[site]]);
     const dots = (of) =>
       beside.flatMap(([who, found]) => of(found).map((value, layer) => ({ layer: layer + 1, value, who })));
     const sizes = line((layer) => Gain.size(law, layer));
@@ -190,11 +203,11 @@ const GainPart = (() => {
 const StreamPart = (() => {
   const FIELDS = [
     { id: "n_layer", label: "Blocks L", min: 2, max: 512, step: 1, log: true, whole: true, start: 128 },
-    { id: "slope", label: "Slope of the power law", min: -1, max: 2, step: 0.01, start: 0.56 },
+    { id: "slope", label: "Power law’s slope", min: -1, max: 2, step: 0.01, start: 0.56 },
     {
       id: "ends",
       label: "Geometric schedule",
-      options: { same: "first and last write as the power law’s", own: "a ratio of its own" },
+      options: { same: "with the power law’s ends", own: "a ratio of its own" },
       start: "same",
     },
     { id: "ratio", label: "Its ratio", min: 0.98, max: 1.2, step: 0.0005, start: 1.02 },
@@ -277,11 +290,11 @@ const MiragePart = (() => {
   const SOURCES = sources();
   const FIELDS = [
     { id: "source", label: "Vectors", options: names(), start: "growing" },
-    { id: "n", label: "Vectors n", min: 3, max: 64, step: 1, start: 32 },
+    { id: "n", label: "Vectors n", min: 3, max: 64, step: 1, whole: true, start: 32 },
     { id: "d", label: "Width d", min: 4, max: 4096, step: 1, log: true, whole: true, start: 1024 },
     { id: "top", label: "Last over first size", min: 1, max: 64, step: 0.1, log: true, start: 8 },
     { id: "noise", label: "Noise, of each size", min: 0, max: 0.5, step: 0.005, start: 0.05 },
-    { id: "seed", label: "Draw", min: 0, max: 999, step: 1, start: 0 },
+    { id: "seed", label: "Draw", min: 0, max: 999, step: 1, whole: true, start: 0 },
   ];
   let panel = null;
   let shown = null; // {gram, d, angles, picture, null}
@@ -299,7 +312,7 @@ const MiragePart = (() => {
 
   function names() {
     const measured = Object.entries(SOURCES).map(([key, source]) => [key, source.name]);
-    return { growing: "one vector that only grows, and noise", ...Object.fromEntries(measured) };
+    return { growing: "one that only grows", ...Object.fromEntries(measured) };
   }
 
   function changed(values) {
@@ -345,7 +358,8 @@ const MiragePart = (() => {
     const points = picture.points.map(([x, y], layer) => ({ layer, x, y }));
     const reach = 1.1 * Math.max(1e-12, ...points.map((p) => Math.max(Math.abs(p.x), Math.abs(p.y))));
     Charts.update("picture", { points }, { reach });
-    const bar = none ? [{ at: points.length - 1, low: none.low, high: none.high }] : [];
+    const [low, high] = none ? [none.low, none.high] : [picture.sweep.net, picture.sweep.net];
+    const bar = [{ at: points.length - 1, low, high }];
     Charts.update("swept", { angles: rows, null: bar });
   }
 
@@ -395,7 +409,7 @@ const BudgetPart = (() => {
     { id: "device", label: "Machine", options: Object.fromEntries(Object.entries(DEVICES).map(([k, v]) => [k, v[0]])), start: "h100" },
     { id: "teraflops", label: "Peak, TFLOP/s", min: 0.01, max: 10000, step: 0.01, log: true, start: 989 },
     { id: "devices", label: "Machines", min: 1, max: 65536, step: 1, log: true, whole: true, start: 8 },
-    { id: "used", label: "Share of the peak, %", min: 1, max: 100, step: 1, start: 40 },
+    { id: "used", label: "Of the peak, %", min: 1, max: 100, step: 1, start: 40 },
   ];
   let panel = null;
 
@@ -420,19 +434,20 @@ const BudgetPart = (() => {
   }
 
   const percent = (share) => (share === 0 ? "0" : `${show(100 * share, 3)} %`);
-  const unit = (value, words = "") => {
-    const [scale, prefix] = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([s]) => value >= s) ?? [1, ""];
-    return `${show(value / scale)} ${prefix}${words}`.trim();
-  };
+  // 1.339 B: thousands, millions, billions (thousand millions), trillions.
+  function amount(value) {
+    const [scale, letter] = [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "K"]].find(([s]) => value >= s) ?? [1, ""];
+    return `${show(value / scale)} ${letter}`.trim();
+  }
   const time = (hours) => (hours < 1 ? `${show(60 * hours, 3)} min` : hours < 48 ? `${show(hours, 3)} h` : `${show(hours / 24, 3)} days`);
 
   function report(rows, shape) {
     const mine = rows.find((row) => row.name === "layerrope");
     facts("budget", [
-      ["parameters, LayerRoPE", mine.parameters, unit(mine.parameters)],
-      ["FLOPs a training token", mine.flops_per_token, unit(mine.flops_per_token)],
+      ["parameters, LayerRoPE", mine.parameters, amount(mine.parameters)],
+      ["FLOPs a training token", mine.flops_per_token, amount(mine.flops_per_token)],
       ["write gates’ share", mine.gate_flops_share, percent(mine.gate_flops_share)],
-      ["tokens", mine.run_tokens, unit(mine.run_tokens)],
+      ["tokens", mine.run_tokens, amount(mine.run_tokens)],
       ["training takes", mine.hours, time(mine.hours)],
     ]);
     fill(
@@ -443,8 +458,7 @@ const BudgetPart = (() => {
         ["beyond Pre-Norm", (r) => r.scheme_parameters, gained],
         ["FLOPs a token", (r) => r.flops_per_token, whole],
         ["gates’ share", (r) => r.gate_flops_share, percent],
-        ["weights and Adam", (r) => r.training_bytes, (v) => unit(v, "B")],
-        ["tokens", (r) => r.run_tokens, show],
+        ["tokens", (r) => r.run_tokens, amount],
         ["FLOPs", (r) => r.run_flops, show],
         ["hours", (r) => r.hours, show],
       ],
@@ -487,6 +501,13 @@ Address.begin();
 for (const part of [GainPart, StreamPart, MiragePart, BudgetPart]) part.begin();
 credits();
 Address.restore();
+
+// From the top of a part to the end of its charts, pixels of the page.
+function bounds(name) {
+  const [part, view] = [document.getElementById(name), document.querySelector(`#${name} .view`)];
+  return [part.getBoundingClientRect().top + scrollY, view.getBoundingClientRect().bottom + scrollY];
+}
+
 // For a reader's console, and for the tests.
-window.lab = { Gain, Stream, Mirage, Budget, GainPart, StreamPart, MiragePart, BudgetPart, Charts, panels: Address.panels, unpackGram };
+window.lab = { Gain, Stream, Mirage, Budget, GainPart, StreamPart, MiragePart, BudgetPart, Charts, panels: Address.panels, bounds };
 window.lab.ready = Charts.begin().then(() => Charts.settled());

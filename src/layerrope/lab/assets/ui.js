@@ -30,8 +30,8 @@ const gained = (value) => (value > 0 ? "+" : "") + whole(value);
 const degree = (value, digits = 2) => `${signed(value.toFixed(digits))}°`;
 
 // ------------------------------------------------------------------------------------------------------------- panels
-// A panel of controls: each field has id, label and, for a number, min, max, step, start (log: the slider moves in
-// logarithms); for a choice, options (value -> words) and start. `changed` is told of every change.
+// A panel of controls: each field has id, label and, for a number, min, max, step, start (whole or even: no others;
+// log: the slider moves in logarithms); for a choice, options (value -> words) and start. `changed` is told of every change.
 class Panel {
   constructor(name, fields, changed) {
     this.name = name;
@@ -65,7 +65,7 @@ class Panel {
     }
     field.number = make("input", { type: "number", id: `${id}-number`, "aria-label": `${field.label}, as a number`, step: "any" });
     field.slider = make("input", { type: "range", id });
-    field.number.addEventListener("change", () => this.assign({ [field.id]: Number(field.number.value) }, field.id));
+    field.number.addEventListener("change", () => this.assign({ [field.id]: field.number.valueAsNumber }, field.id));
     field.slider.addEventListener("input", () => {
       field.held = true; // the hand is on the slider: leave it where it is
       this.assign({ [field.id]: this.fromSlider(field) }, field.id);
@@ -84,7 +84,7 @@ class Panel {
 
   fromSlider(field) {
     const at = Number(field.slider.value);
-    return field.log ? field.min * (field.max / field.min) ** (at / 1000) : at;
+    return field.log ? Number((field.min * (field.max / field.min) ** (at / 1000)).toPrecision(3 + 6 * Boolean(field.whole))) : at;
   }
 
   // A value that the field can have, the nearest to the one asked for.
@@ -92,9 +92,9 @@ class Panel {
     if (field.options) return Object.hasOwn(field.options, value) ? value : field.start;
     if (!Number.isFinite(value)) return this.values[field.id];
     const bounded = Math.min(field.max, Math.max(field.min, value));
-    if (field.log && !field.whole) return Number(bounded.toPrecision(4));
-    const step = field.grid ?? field.step;
-    return Math.min(field.max, Math.max(field.min, Number((Math.round(bounded / step) * step).toPrecision(12))));
+    if (!field.even && !field.whole) return bounded;
+    const step = field.even ? 2 : 1;
+    return Math.min(field.max, Math.max(field.min, Math.round(bounded / step) * step));
   }
 
   // Put the controls where the values are.
@@ -104,13 +104,14 @@ class Panel {
       field.select.value = value;
       return;
     }
-    field.number.value = String(value);
+    const short = String(Number(value.toPrecision(7)));
+    field.number.value = short;
     Object.assign(field.number, { min: field.min, max: field.max });
     const log = field.log;
     Object.assign(field.slider, log ? { min: 0, max: 1000, step: 1 } : { min: field.min, max: field.max, step: field.step });
     const at = log ? (1000 * Math.log(value / field.min)) / Math.log(field.max / field.min) : value;
     if (!field.held) field.slider.value = String(at);
-    field.slider.setAttribute("aria-valuetext", String(value));
+    field.slider.setAttribute("aria-valuetext", short);
   }
 
   limit(id, bounds) {
@@ -188,9 +189,9 @@ const Charts = (() => {
     const { element, spec } = entry;
     entry.width = element.clientWidth;
     const mode = Theme.mode();
-    const narrow = entry.width < 520;
     const config = themes[mode];
-    const legend = { ...config.legend, columns: narrow ? 2 : 5 };
+    const columns = entry.width < 520 ? 2 : 5;
+    const legend = { ...config.legend, columns, labelLimit: Math.max(80, entry.width / columns - 44) };
     const shaped = entry.live ? { ...filled(entry), ...shape(element, entry.width) } : spec;
     const options = {
       ast: true, // expressions are interpreted, never compiled: the page's policy forbids eval
@@ -213,7 +214,7 @@ const Charts = (() => {
   function filled(entry) {
     entry.stale = false;
     const params = (entry.spec.params ?? []).map((param) => ({ ...param, value: entry.numbers[param.name] }));
-    return { ...entry.spec, datasets: copied(entry.rows), params };
+    return { ...entry.spec, datasets: { ...entry.spec.datasets, ...copied(entry.rows) }, params };
   }
 
   // Rows of its own for every view: a view marks the rows that it takes in.
