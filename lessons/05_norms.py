@@ -63,18 +63,19 @@ def _(np, show, tables):
 
     grown = []
     for _site, _rows in tables.items():
-        _layers, _size = np.arange(len(_rows)), np.sqrt((_rows**2).mean(1))
-        _law = power_law(_layers, _size)
-        _low, _high = _law.beta_interval
-        grown.append(
-            {
-                "site": _site,
-                "slope": _law.beta,
-                "95% interval": f"{_low:.2f} to {_high:.2f}",
-                "R^2": _law.r2,
-                "law that fits best": best_law(fit_laws(_layers, _size)),
-            }
-        )
+        for _first in (0, 1):
+            _layers, _size = np.arange(_first, len(_rows)), np.sqrt((_rows[_first:] ** 2).mean(1))
+            _law = power_law(_layers, _size)
+            _low, _high = _law.beta_interval
+            grown.append(
+                {
+                    "site": _site if _first == 0 else f"{_site}, without layer 0",
+                    "slope": _law.beta,
+                    "95% interval": f"{_low:.2f} to {_high:.2f}",
+                    "R^2": _law.r2,
+                    "law that fits best": best_law(fit_laws(_layers, _size)),
+                }
+            )
     show.Table(grown)
     return (grown,)
 
@@ -82,10 +83,11 @@ def _(np, show, tables):
 @app.cell(hide_code=True)
 def _(grown, show):
     show.Words(f"""
-    Both grow with depth: slopes of {grown[0]["slope"]:.2f} and {grown[1]["slope"]:.2f} in log(l + 1). So late layers turn
-    their reads up, as if to make up for something. The last column compares four laws of two parameters at most by how
-    well they describe thirty points: it is worth asking before one writes "power law", for a straight line in a log-log
-    plot is easy to see and hard to mean.
+    Both grow with depth: slopes of {grown[0]["slope"]:.2f} and {grown[2]["slope"]:.2f} in log(l + 1). So late layers turn
+    their reads up, as if to make up for something. But look at the other two rows: a single layer, the first one, carries
+    much of it. Without it the slopes are {grown[1]["slope"]:.2f} and {grown[3]["slope"]:.2f}, and the law that describes the
+    MLP's sizes best is {grown[3]["law that fits best"]}. In a log-log plot one small first value makes a straight line that is
+    easy to see and hard to mean.
 
     ## 2. Directions
 

@@ -47,7 +47,7 @@ def _(mo):
 def _(show):
     gaps = [
         {
-            "gap, nats": gap,
+            "gap, nats": f"{gap:g}",
             **{
                 f"saving if E = {floor}": ((2.43 - floor) / (2.43 - gap - floor)) ** (1 / 0.15)
                 for floor in (1.6, 1.81, 2.0)
