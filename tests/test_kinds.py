@@ -115,7 +115,6 @@ def test_accuracy_counts_every_held_out_image_whatever_the_batch() -> None:
     [
         ({"model": replace(VISION.model, image_size=16)}, r"\(1, 8, 8\).*\(1, 16, 16\)"),
         ({"model": replace(VISION.model, n_class=9)}, "10 classes"),
-        ({"probe_every": 5}, "probe"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict, says: str, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from layerrope.config import ModelConfig
-from layerrope.data import Dataset, load_data
+from layerrope.data import DataConfig, Dataset, load_data
 from layerrope.errors import InputError, one_of
 from layerrope.images import ImageConfig, ImageData, load_images
 from layerrope.looped import LoopedConfig, LoopedLM
@@ -71,20 +71,28 @@ def build_model(config: Shape, seed: int = 0) -> Model:
 
 def load(config: TrainConfig) -> Data:
     """The data of this run."""
-    return load_images(config.data) if isinstance(config, VisionTrainConfig) else load_data(config.data)
+    return load_any(config.data)
+
+
+def load_any(config: DataConfig | ImageConfig) -> Data:
+    """Text or images."""
+    return load_images(config) if isinstance(config, ImageConfig) else load_data(config)
 
 
 def check_fits(config: TrainConfig, data: Data) -> None:
     """Raise InputError unless `data` is what the config and its model expect."""
-    if config.probe_every and not isinstance(config.model, ModelConfig):
-        raise InputError("probes during training read decoders alone: set probe_every to 0")
     if data.config != config.data:
         raise InputError("the loaded data set was made with another data config than this run's")
-    if isinstance(config, VisionTrainConfig) and isinstance(data, ImageData):
-        _check_images(config.model, data)
-    elif data.vocab_size > config.model.vocab_size:
+    check_reads(config.model, data)
+
+
+def check_reads(model: Shape, data: Data) -> None:
+    """Raise InputError unless the model knows every token id, or reads images of this shape and as many classes."""
+    if isinstance(model, ViTConfig) and isinstance(data, ImageData):
+        _check_images(model, data)
+    elif data.vocab_size > model.vocab_size:
         raise InputError(
-            f"token ids run to {data.vocab_size - 1}, but the model's vocabulary has {config.model.vocab_size}: "
+            f"token ids run to {data.vocab_size - 1}, but the model's vocabulary has {model.vocab_size}: "
             f"set vocab_size to {data.vocab_size}"
         )
 

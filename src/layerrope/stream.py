@@ -12,6 +12,8 @@ from torch import Tensor
 
 from layerrope.errors import InputError
 from layerrope.gains import KINDS, LayerRoPE
+from layerrope.kinds import Model
+from layerrope.looped import LoopedLM
 from layerrope.model import LM
 from layerrope.recipe import TrainConfig
 from layerrope.residual import Sublayer
@@ -26,27 +28,46 @@ def trained_model(run_dir: Path) -> tuple[LM, TrainConfig]:
     """
     found = load_trained(run_dir)
     if not isinstance(found.model, LM):
-        raise InputError(f"{run_dir} is the run of another kind of model ({found.config.model.kind}): give a decoder's")
+        raise InputError(f"{run_dir} is the run of another kind of model than a decoder: give a decoder's")
     return found.model, found.config
 
 
-def sublayers(model: LM) -> list[tuple[int, str, Sublayer]]:
-    """(layer, "attn" or "mlp", sublayer) in the order of execution."""
-    found = [(i, kind, layer.get_submodule(kind)) for i, layer in enumerate(model.layers) for kind in KINDS]
-    return [(i, kind, module) for i, kind, module in found if isinstance(module, Sublayer)]
+def executed(model: Model) -> list[int]:
+    """Whose weights run at each depth: 0 .. L - 1, and in a looped model its core again for every iteration."""
+    layers = list(range(len(model.layers)))
+    if not isinstance(model, LoopedLM):
+        return layers
+    p, n = model.config.prelude, model.config.core
+    return layers[:p] + layers[p : p + n] * model.config.loops + layers[p + n :]
+
+
+def gain_rows(model: Model, device: torch.device) -> tuple[Tensor | None, ...]:
+    """The rows of the gain table at each executed depth, (2, 2, D or 1) fp32, or None for a scheme without one."""
+    if not isinstance(model, LoopedLM):
+        return model.gain_rows(device)
+    depth = len(executed(model))
+    table = model.gain_rows(depth, device)
+    return (None,) * depth if table is None else table.unbind(0)
+
+
+def sublayers(model: Model) -> list[tuple[int, str, Sublayer]]:
+    """(depth, "attn" or "mlp", sublayer) in the order of execution."""
+    layers = [model.layers[i] for i in executed(model)]
+    found = [(depth, kind, layer.get_submodule(kind)) for depth, layer in enumerate(layers) for kind in KINDS]
+    return [(depth, kind, module) for depth, kind, module in found if isinstance(module, Sublayer)]
 
 
 @torch.no_grad()
-def site_gains(model: LM) -> dict[str, Tensor]:
-    """The gain on what each sublayer reads and on what it writes: site -> (L, D) fp32.
+def site_gains(model: Model) -> dict[str, Tensor]:
+    """The gain on what each sublayer reads and on what it writes: site -> (L, D) fp32, L executed layers.
 
     A norm's or gate's own weight times the row of the gain table, whichever are there; a site with neither has no
     entry (the write of a plain Pre-Norm sublayer).
     """
-    rows = model.gain_rows(model.embed.weight.device)
+    rows = gain_rows(model, next(model.parameters()).device)
     found: dict[str, list[Tensor]] = {}
-    for layer, kind, module in sublayers(model):
-        branch, row = module.branch, rows[layer]
+    for depth, kind, module in sublayers(model):
+        branch, row = module.branch, rows[depth]
         mine = None if row is None else row[KINDS.index(kind)]
         for site, part, index, covered in (
             ("read", branch.pre, 0, branch.reads),
@@ -64,12 +85,12 @@ def _product(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 
 @torch.no_grad()
-def base_angles(model: LM) -> dict[str, Tensor]:
+def base_angles(model: Model) -> dict[str, Tensor]:
     """LayerRoPE's angle of the first channel pair in degrees: site -> (L,). Empty without its gains or rotation."""
     found: dict[str, Tensor] = {}
     for module in model.gains.modules() if model.gains is not None else ():
         if isinstance(module, LayerRoPE) and module.rotation:
-            angles = torch.rad2deg(module.base_angle())
+            angles = torch.rad2deg(module.base_angle(len(executed(model))))
             found |= {site: angles[:, k] for k, site in enumerate(module.sites)}
     return found
 

@@ -34,16 +34,19 @@ def run_of(source: str | os.PathLike[str]) -> Path:
     return path.parent.parent if _is_step(path) else path
 
 
+def is_run(source: str | os.PathLike[str]) -> bool:
+    """Is `source` a run of this package, or a checkpoint of one? Other models' folders have a config.json, too."""
+    run = run_of(source)
+    return (run / "config.json").is_file() and ((run / "checkpoints").is_dir() or (run / "metrics.jsonl").is_file())
+
+
 def run_trains(source: str | os.PathLike[str], kind: str) -> bool:
     """Is `source` a run, or a checkpoint of one, whose config names this kind of model ("looped" or "vit")?
 
     Raises:
         InputError: the config.json of a run is damaged.
     """
-    run = run_of(source)
-    if not ((run / "checkpoints").is_dir() or (run / "metrics.jsonl").is_file()):
-        return False  # config.json is also what other models' folders have
-    record = read_record(run)
+    record = read_record(run_of(source)) if is_run(source) else None
     model = None if record is None else record["config"].get("model")
     return isinstance(model, dict) and model.get("kind") == kind
 

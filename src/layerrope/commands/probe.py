@@ -21,13 +21,16 @@ class Command:
     """
 
     sources: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """runs, checkpoints (RUN/checkpoints/step-N), exported folders or stock folders"""
+    """runs of any kind of model, checkpoints (RUN/checkpoints/step-N), exported folders or stock folders"""
     text: str | None = None
-    """text to probe on: embedded, a .txt or .jsonl file, a folder, or hf:NAME; the validation text of the run"""
+    """text to probe on: embedded, a .txt or .jsonl file, a folder, or hf:NAME; for a vision model images, as --data of
+    layerrope vision; the validation part of the run"""
     tokens: int = 4096
-    """positions to probe on, in whole windows, evenly spaced over the text"""
+    """positions to probe on, in whole windows, evenly spaced over the text, or in whole images"""
     batch: int = 8
-    """windows per forward pass"""
+    """windows or images per forward pass"""
+    loops: int | None = None
+    """iterations of a looped model; those it was trained with in the mean"""
     probes: tuple[str, ...] = ()
     """which: stream update angle matrix drop swap lens jacobian gradient collapse affine gains; all"""
     vectors: int = 8
@@ -60,7 +63,8 @@ class Command:
                 began = time.perf_counter()
                 document = probe_source(source, self.plan(), device)
                 found[_label(document, found)] = document
-                note(f"{source}: probed on {document['tokens']:,} tokens in {time.perf_counter() - began:.1f} s")
+                measured = f"{document['tokens']:,} {_UNITS[document['kind'] == 'vit']}"
+                note(f"{source}: probed on {measured} in {time.perf_counter() - began:.1f} s")
         paths = write(found, self.out or default_folder(self.sources[0]), self.html, self.png)
         if self.json:
             emit_json(list(found.values()))
@@ -74,10 +78,11 @@ class Command:
         from layerrope.probes.reading import Plan
 
         options = Options(self.vectors, self.every_pair)
-        return Plan(self.text, self.tokens, self.batch, self.probes or tuple(PROBES), options)
+        return Plan(self.text, self.tokens, self.batch, self.probes or tuple(PROBES), options, self.loops)
 
     def _check(self) -> None:
         from layerrope.errors import one_of
+        from layerrope.loop_eval import MOST
         from layerrope.probes import PROBES
 
         if not self.sources:
@@ -85,6 +90,8 @@ class Command:
         for name, least in (("tokens", 1), ("batch", 1), ("vectors", 0)):
             if getattr(self, name) < least:
                 raise InputError(f"{name} must be at least {least}: got {getattr(self, name)}")
+        if self.loops is not None and not 1 <= self.loops <= MOST:
+            raise InputError(f"loops must lie between 1 and {MOST}: got {self.loops}")
         for name in self.probes:
             one_of("probe", name, PROBES)
 
@@ -97,6 +104,8 @@ class Command:
             note(f"{row['model']}: not comparable with other schemes: {row['numbers']} ({row['why']})")
         out.print(f"written: {', '.join(str(p) for p in paths[:2])}", markup=False, soft_wrap=True)
 
+
+_UNITS = {False: "tokens", True: "tokens of images"}
 
 _ON_THE_PAGE = ("layers", "tokens")
 """Columns of the summary for which a terminal has no room."""

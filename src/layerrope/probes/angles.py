@@ -5,15 +5,15 @@ Dimensions: N counted positions, D width, L layers.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from layerrope.model import LM
-from layerrope.probes.trunk import Batches, Trunk, counted
+from layerrope.kinds import Model
+from layerrope.probes.trunk import Batches, Trunk, counted, depth_of
 
 
 def unit(h: Tensor) -> Tensor:
@@ -32,32 +32,30 @@ def angular_distance(a: Tensor, b: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def angles(model: LM, batches: Batches) -> dict[str, list[float]]:
+def angles(model: Model, batches: Batches) -> dict[str, list[float]]:
     """From each layer's input to its output, averaged over counted positions.
 
     Returns:
         neighbour: angular distance, (L,): 0 for a layer that changes nothing, 0.5 for one that turns by a right angle.
         block_influence: 1 - E cos(h_l, h_(l+1))   (ShortGPT, arXiv 2403.03853, Eq. 1), (L,).
     """
-    sums, n = torch.zeros(model.config.n_layer, 2, dtype=torch.float64), 0
-    for streams in _unit_streams(model, batches):
-        n += len(streams[0])
-        pairs = itertools.pairwise(streams)
-        sums += torch.stack(
-            [torch.stack((angular_distance(a, b).sum(), _one_less_cosine(a, b))) for a, b in pairs]
-        ).cpu()
+    sums, n = torch.zeros(depth_of(model), 2, dtype=torch.float64), 0
+    for ids, targets in batches:
+        trunk, mask = Trunk.of(model, ids), counted(model, targets)
+        n += int(mask.sum())
+        sums += torch.stack([_turn(*(unit(trunk.stream(s)[mask]) for s in pair)) for pair in _layers(trunk)]).cpu()
     neighbour, influence = (sums / n).unbind(-1)
     return {"neighbour": neighbour.tolist(), "block_influence": influence.tolist()}
 
 
 @torch.no_grad()
-def angle_matrix(model: LM, batches: Batches) -> dict[str, list[list[float]]]:
+def angle_matrix(model: Model, batches: Batches) -> dict[str, list[list[float]]]:
     """Angular distance between the streams at any two depths   (Gromov et al. 2024, arXiv 2403.17887, Eq. 4)
 
     Returns:
         matrix: (L + 1, L + 1), symmetric, zeros on the diagonal; depth 0 is the embedding.
     """
-    size = model.config.n_layer + 1
+    size = depth_of(model) + 1
     sums, n = torch.zeros(size, size, dtype=torch.float64), 0
     for streams in _unit_streams(model, batches):
         n += len(streams[0])
@@ -67,11 +65,24 @@ def angle_matrix(model: LM, batches: Batches) -> dict[str, list[list[float]]]:
     return {"matrix": ((sums + sums.T) / n).tolist()}
 
 
-def _unit_streams(model: LM, batches: Batches) -> Iterator[list[Tensor]]:
+def _unit_streams(model: Model, batches: Batches) -> Iterator[list[Tensor]]:
     """The streams at the L + 1 depths at length 1, (N, D) each, batch by batch."""
     for ids, targets in batches:
-        trunk, mask = Trunk.of(model, ids), counted(targets)
+        trunk, mask = Trunk.of(model, ids), counted(model, targets)
         yield [unit(trunk.stream(state)[mask]) for state in trunk.states()]
+
+
+def _layers(trunk: Trunk) -> Iterator[tuple[Any, Any]]:
+    """The states before and after the sublayers of every layer."""
+    state = trunk.first
+    for layer in range(trunk.n_layer):
+        before = trunk.enter(layer, state)
+        state = trunk.layer(layer, before)
+        yield before, state
+
+
+def _turn(a: Tensor, b: Tensor) -> Tensor:
+    return torch.stack((angular_distance(a, b).sum(), _one_less_cosine(a, b)))
 
 
 def _one_less_cosine(a: Tensor, b: Tensor) -> Tensor:

@@ -8,16 +8,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from layerrope.model import LM
+from layerrope.kinds import Model
 from layerrope.probes.angles import unit
-from layerrope.probes.trunk import Batches, Trunk, counted
+from layerrope.probes.trunk import Batches, Trunk, counted, depth_of
 
 RANKS = ("collinearity", "stable_rank", "effective_rank", "centred_rank")
 """What is measured of one window, in the order of `_window`."""
 
 
 @torch.no_grad()
-def collapse(model: LM, batches: Batches) -> dict[str, list[float]]:
+def collapse(model: Model, batches: Batches) -> dict[str, list[float]]:
     """Of the (T, D) matrix of one window's streams, averaged over windows with two counted positions or more.
 
     Singular values s are of the matrix as it is. Its mean direction, or one outsized channel, then dominates them;
@@ -31,10 +31,10 @@ def collapse(model: LM, batches: Batches) -> dict[str, list[float]]:
     """
     found: list[Tensor] = []
     for ids, targets in batches:
-        trunk, mask = Trunk.of(model, ids), counted(targets)
+        trunk, mask = Trunk.of(model, ids), counted(model, targets)
         streams = torch.stack([trunk.stream(state) for state in trunk.states()]).double()  # (L + 1, B, T, D)
         found += [_window(streams[:, b, mask[b]]) for b in range(len(ids)) if int(mask[b].sum()) > 1]
-    nothing = torch.full((1, model.config.n_layer + 1, len(RANKS)), float("nan"))
+    nothing = torch.full((1, depth_of(model) + 1, len(RANKS)), float("nan"))
     means = (torch.stack(found) if found else nothing).mean(0)
     return {name: column.tolist() for name, column in zip(RANKS, means.unbind(-1), strict=True)}
 

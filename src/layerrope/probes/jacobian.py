@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerrope.model import LM
-from layerrope.probes.trunk import Batches, Trunk, counted, displace, has_stream, n_counted
+from layerrope.kinds import Model
+from layerrope.probes.trunk import Batches, Trunk, counted, depth_of, displace, has_stream, n_counted
 
 
-def jacobian_distance(model: LM, batches: Batches, n_vectors: int = 8, seed: int = 0) -> dict[str, Any]:
+def jacobian_distance(model: Model, batches: Batches, n_vectors: int = 8, seed: int = 0) -> dict[str, Any]:
     """|J - I|_F / sqrt(D) of each layer, J = mean over positions t of sum over positions s of dh'_s / dh_t
 
     h is the stream before the layer and h' after it; sums and means run over counted positions of a window. This is
@@ -39,11 +39,11 @@ def jacobian_distance(model: LM, batches: Batches, n_vectors: int = 8, seed: int
     D = model.config.d_model
     exact = n_vectors == 0 or n_vectors >= D
     v = torch.eye(D) if exact else random_signs(n_vectors, D, seed)
-    v = v.to(model.embed.weight.device)
-    rows = torch.zeros(model.config.n_layer, len(v), D, dtype=torch.float64)
+    v = v.to(next(model.parameters()).device)
+    rows = torch.zeros(depth_of(model), len(v), D, dtype=torch.float64)
     for ids, targets in batches:
-        rows += torch.stack([r.cpu() for r in _layer_rows(model, ids, counted(targets), v)])
-    square = (rows / n_counted(batches) - v.double().cpu()).square().sum(-1)  # |(J - I)^T v|^2, (L, K)
+        rows += torch.stack([r.cpu() for r in _layer_rows(model, ids, counted(model, targets), v)])
+    square = (rows / n_counted(model, batches) - v.double().cpu()).square().sum(-1)  # |(J - I)^T v|^2, (L, K)
     found = [_estimate(each, D, exact) for each in square]
     distance, error = ([pair[i] for pair in found] for i in (0, 1))
     return {"distance": distance, "standard_error": error, "vectors": len(v), "exact": exact}
@@ -54,12 +54,12 @@ def random_signs(n: int, d: int, seed: int) -> Tensor:
     return torch.randint(2, (n, d), generator=torch.Generator().manual_seed(seed)).float() * 2 - 1
 
 
-def _layer_rows(model: LM, ids: Tensor, mask: Tensor, v: Tensor) -> list[Tensor]:
+def _layer_rows(model: Model, ids: Tensor, mask: Tensor, v: Tensor) -> list[Tensor]:
     """For every layer the sum over counted positions of J^T v, (K, D) float64."""
     with torch.no_grad():
         trunk = Trunk.of(model, ids)
         states = trunk.states()
-    return [_rows(trunk, layer, state, mask, v) for layer, state in enumerate(states[:-1])]
+    return [_rows(trunk, layer, trunk.enter(layer, state), mask, v) for layer, state in enumerate(states[:-1])]
 
 
 def _rows(trunk: Trunk, layer: int, state: Any, mask: Tensor, v: Tensor) -> Tensor:

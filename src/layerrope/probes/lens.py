@@ -8,12 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from layerrope.model import LM
-from layerrope.probes.trunk import Batches, Trunk, counted, n_counted
+from layerrope.kinds import Model
+from layerrope.probes.trunk import Batches, Trunk, depth_of, n_scored, scored
 
 
 @torch.no_grad()
-def logit_lens(model: LM, batches: Batches) -> dict[str, list[float]]:
+def logit_lens(model: Model, batches: Batches) -> dict[str, list[float]]:
     """p_l = softmax(head(final norm(h_l))), with the model's own final norm   (nostalgebraist 2020)
 
     Returns:
@@ -21,19 +21,19 @@ def logit_lens(model: LM, batches: Batches) -> dict[str, list[float]]:
         kl: KL(p_L || p_l) in nats per counted token, (L + 1,); the last is 0.
         agreement: share of counted positions at which p_l and p_L have the same most likely token, (L + 1,).
     """
-    sums = torch.zeros(model.config.n_layer + 1, 3, dtype=torch.float64)
+    sums = torch.zeros(depth_of(model) + 1, 3, dtype=torch.float64)
     for ids, targets in batches:
-        trunk, mask = Trunk.of(model, ids), counted(targets)
+        trunk, mask = Trunk.of(model, ids), scored(targets)
         states = trunk.states()
         final = _log_probabilities(trunk, states[-1], mask)
         for depth, state in enumerate(states):
             sums[depth] += _compare(_log_probabilities(trunk, state, mask), final, targets[mask]).cpu()
-    loss, kl, agreement = (sums / n_counted(batches)).unbind(-1)
+    loss, kl, agreement = (sums / n_scored(batches)).unbind(-1)
     return {"loss": loss.tolist(), "kl": kl.tolist(), "agreement": agreement.tolist()}
 
 
 def _log_probabilities(trunk: Trunk, state: object, mask: Tensor) -> Tensor:
-    """(N, V) at the N counted positions."""
+    """(N, V) at the N counted targets."""
     return trunk.model.logits(trunk.stream(state)[mask]).log_softmax(-1)
 
 

@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerrope.model import LM
+from layerrope.kinds import Model
 from layerrope.probes.trunk import Batches, Trunk, counted, n_counted
 from layerrope.stream import base_angles, site_gains
 
 
 @torch.no_grad()
-def stream_sizes(model: LM, batches: Batches) -> dict[str, list[float]]:
+def stream_sizes(model: Model, batches: Batches) -> dict[str, list[float]]:
     """The stream before the first sublayer and after each of the 2L, over all counted positions and channels.
 
     Returns:
@@ -26,15 +26,18 @@ def stream_sizes(model: LM, batches: Batches) -> dict[str, list[float]]:
         variance: E h^2 - (E h)^2, the layer-wise variance of LNS (arXiv 2502.05795, section 2), (2L + 1,).
     """
     sums = [torch.stack([_moments(h[mask]) for h in streams]) for streams, mask in _streams(model, batches)]
-    n_values = n_counted(batches) * model.config.d_model
+    n_values = n_counted(model, batches) * model.config.d_model
     mean, square = (torch.stack(sums).sum(0) / n_values).unbind(-1)
     return {"rms": square.sqrt().tolist(), "variance": (square - mean.square()).clamp(min=0).tolist()}
 
 
-def _streams(model: LM, batches: Batches) -> Iterator[tuple[list[Tensor], Tensor]]:
+def _streams(model: Model, batches: Batches) -> Iterator[tuple[list[Tensor], Tensor]]:
     for ids, targets in batches:
         trunk = Trunk.of(model, ids)
-        yield [trunk.stream(state) for state in (trunk.first, *(step.after for step in trunk.walk()))], counted(targets)
+        yield (
+            [trunk.stream(state) for state in (trunk.first, *(step.after for step in trunk.walk()))],
+            counted(model, targets),
+        )
 
 
 def _moments(h: Tensor) -> Tensor:
@@ -44,7 +47,7 @@ def _moments(h: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def updates(model: LM, batches: Batches) -> dict[str, list[float]]:
+def updates(model: Model, batches: Batches) -> dict[str, list[float]]:
     """What each of the 2L sublayers writes (y), against what it read (x), over counted positions.
 
     x is the stream where a sublayer reads the stream; the mix that it reads where it reads several streams or
@@ -56,7 +59,7 @@ def updates(model: LM, batches: Batches) -> dict[str, list[float]]:
     """
     sums = []
     for ids, targets in batches:
-        trunk, mask = Trunk.of(model, ids), counted(targets)
+        trunk, mask = Trunk.of(model, ids), counted(model, targets)
         sums.append(torch.stack([_lengths(step.x[mask], step.y[mask]) for step in trunk.walk()]))
     n, y, x, cosine = torch.stack(sums).sum(0).unbind(-1)
     return {"ratio": (y / x).tolist(), "cosine": (cosine / n).tolist()}
@@ -70,7 +73,7 @@ def _lengths(x: Tensor, y: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def gains(model: LM, batches: Batches) -> dict[str, Any]:
+def gains(model: Model, batches: Batches) -> dict[str, Any]:
     """The gains in front of and behind each sublayer, by site and layer: norm weight or gate times the table's row.
 
     Returns:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from layerrope.errors import InputError, one_of
 from layerrope.evaluation import undisturbed
-from layerrope.model import LM
+from layerrope.kinds import Model
 from layerrope.norms import Gate
 from layerrope.probes.affine import affine
 from layerrope.probes.angles import angle_matrix, angles
@@ -22,7 +22,7 @@ from layerrope.probes.jacobian import jacobian_distance
 from layerrope.probes.lens import logit_lens
 from layerrope.probes.sizes import gains, stream_sizes, updates
 from layerrope.probes.surgery import drop, swap
-from layerrope.probes.trunk import Batches, Trunk, n_counted, window_losses
+from layerrope.probes.trunk import Batches, Trunk, depth_of, n_counted, n_scored, window_losses
 from layerrope.residual import Copies, Mixed, PostNorm, WithX0
 
 SCHEMA = "layerrope.probe/1"
@@ -40,7 +40,7 @@ class Options:
     """of the directions"""
 
 
-Measure: TypeAlias = Callable[[LM, Batches, Options], dict[str, Any]]
+Measure: TypeAlias = Callable[[Model, Batches, Options], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Row:
     """run by `--probe-every` while training: about one forward pass or less"""
 
 
-def _plain(measure: Callable[[LM, Batches], dict[str, Any]]) -> Measure:
+def _plain(measure: Callable[[Model, Batches], dict[str, Any]]) -> Measure:
     return lambda model, batches, options: measure(model, batches)
 
 
@@ -80,13 +80,13 @@ CHEAP = tuple(name for name, row in PROBES.items() if row.cheap)
 
 
 def probe(
-    model: LM, batches: Batches, names: Iterable[str] = tuple(PROBES), options: Options | None = None
+    model: Model, batches: Batches, names: Iterable[str] = tuple(PROBES), options: Options | None = None
 ) -> dict[str, Any]:
     """What the probes find on `batches`; the model, its gradients, its mode and torch's random state stay as they are.
 
     Args:
         model: on any device, in any precision; sums are taken in float64.
-        batches: [(ids, targets), ...], each (B, T), on the model's device.
+        batches: [(ids, targets), ...], each (B, T), or [(images, labels), ...], on the model's device.
         names: of `PROBES`.
 
     Returns:
@@ -98,7 +98,7 @@ def probe(
         InputError: an unknown probe, or no counted token.
     """
     chosen = [name for name in PROBES if name in {one_of("probe", name, PROBES) for name in names}]
-    if not batches or not n_counted(batches):
+    if not batches or not n_scored(batches):
         raise InputError("there is no counted token to probe on: give more text")
     options = options or Options()
     found, seconds = {}, {}
@@ -108,13 +108,14 @@ def probe(
             found[name], seconds[name] = _timed(lambda name=name: PROBES[name].measure(model, batches, options))
     return {
         "schema": SCHEMA,
+        "kind": getattr(model.config, "kind", "decoder"),
         "scheme": model.config.scheme,
-        "n_layer": model.config.n_layer,
+        "n_layer": depth_of(model),
         "d_model": model.config.d_model,
-        "embed_std": model.config.embed_std,
-        "init_std": model.config.init_std,
+        "embed_std": getattr(model.config, "embed_std", None),
+        "init_std": getattr(model.config, "init_std", None),
         "windows": sum(len(ids) for ids, _ in batches),
-        "tokens": n_counted(batches),
+        "tokens": n_counted(model, batches),
         "loss": loss,
         "probes": found,
         "seconds": seconds,
@@ -132,12 +133,12 @@ class TrainingProbe:
     def __init__(self, names: Iterable[str] = CHEAP) -> None:
         self.names = tuple(names)
 
-    def __call__(self, model: LM, ids: Tensor, targets: Tensor) -> dict[str, Any]:
+    def __call__(self, model: Model, ids: Tensor, targets: Tensor) -> dict[str, Any]:
         began = time.perf_counter()
         batches = [(ids, targets)]
         found = {name: PROBES[name].measure(model, batches, Options()) for name in self.names}
         _wait(ids)
-        return {**found, "tokens": n_counted(batches), "seconds": time.perf_counter() - began}
+        return {**found, "tokens": n_counted(model, batches), "seconds": time.perf_counter() - began}
 
 
 def training_cost(rows: Iterable[dict[str, Any]]) -> tuple[float, float] | None:
@@ -153,13 +154,13 @@ def training_cost(rows: Iterable[dict[str, Any]]) -> tuple[float, float] | None:
 
 
 @torch.no_grad()
-def evaluation_loss(model: LM, batches: Batches) -> float:
-    """Mean loss in nats per counted token."""
+def evaluation_loss(model: Model, batches: Batches) -> float:
+    """Mean loss in nats per counted token or image."""
     total = sum(
         float(window_losses(model, (trunk := Trunk.of(model, ids)).stream(trunk.states()[-1]), targets).sum())
         for ids, targets in batches
     )
-    return total / n_counted(batches)
+    return total / n_scored(batches)
 
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:
@@ -178,36 +179,36 @@ _MIX = "the stream is the mix that the output's query makes of the sources so fa
 _LESS = "several streams, seen only through what the final norm would read; streams that part and meet again are not"
 
 
-def not_comparable(model: LM) -> dict[str, str]:
+def not_comparable(model: Model) -> dict[str, str]:
     """ "probe.field" -> why this scheme's numbers there must not be compared with those of another."""
     return {field: why for holds, fields, why in _RULES if holds(model) for field in fields}
 
 
-def _ends(kind: type) -> Callable[[LM], bool]:
+def _ends(kind: type) -> Callable[[Model], bool]:
     return lambda model: isinstance(model.ends, kind)
 
 
-def _summed(model: LM) -> bool:
+def _summed(model: Model) -> bool:
     return isinstance(model.ends, Copies) and not model.ends.mean
 
 
-def _post_norms(model: LM) -> list[PostNorm]:
+def _post_norms(model: Model) -> list[PostNorm]:
     return [m for m in model.modules() if isinstance(m, PostNorm)]
 
 
-def _post(model: LM) -> bool:
+def _post(model: Model) -> bool:
     return bool(_post_norms(model))
 
 
-def _scaled_add(model: LM) -> bool:
+def _scaled_add(model: Model) -> bool:
     return any(norm.alpha != 1 for norm in _post_norms(model))
 
 
-def _no_final_norm(model: LM) -> bool:
+def _no_final_norm(model: Model) -> bool:
     return isinstance(model.norm, Gate)
 
 
-_RULES: tuple[tuple[Callable[[LM], bool], tuple[str, ...], str], ...] = (
+_RULES: tuple[tuple[Callable[[Model], bool], tuple[str, ...], str], ...] = (
     (_ends(Mixed), ("stream.rms", "stream.variance"), _SOURCES),
     (_ends(Mixed), ("update.ratio", "update.cosine"), "what is written is not added to what was read: " + _SOURCES),
     (_ends(Mixed), ("angle.neighbour", "angle.block_influence", "matrix.matrix", "lens.loss", "lens.kl"), _MIX),

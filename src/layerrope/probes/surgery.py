@@ -1,6 +1,6 @@
 """What the loss says to a layer that is left out, or to two layers that change places.
 
-Dimensions: W windows, L layers.
+Dimensions: W windows or images, L executed layers.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerrope.model import LM
-from layerrope.probes.trunk import Batches, Trunk, n_counted, window_losses
+from layerrope.kinds import Model
+from layerrope.probes.trunk import Batches, Trunk, depth_of, n_scored, window_losses
 
 Losses = dict[Any, list[Tensor]]
 """What was done -> the losses of each window, batch by batch."""
 
 
 @torch.no_grad()
-def drop(model: LM, batches: Batches) -> dict[str, Any]:
+def drop(model: Model, batches: Batches) -> dict[str, Any]:
     """Leave out one layer after the other: its input state is handed to the next layer as it is.
 
     With Attention Residuals the layer then adds no source.
@@ -30,20 +30,20 @@ def drop(model: LM, batches: Batches) -> dict[str, Any]:
         standard_error: of `change` over windows, paired, (L,).
         ratio: loss without the layer over `loss`, (L,).
     """
-    losses: Losses = {layer: [] for layer in range(model.config.n_layer)}
+    losses: Losses = {layer: [] for layer in range(depth_of(model))}
     whole: list[Tensor] = []
     for ids, targets in batches:
         trunk = Trunk.of(model, ids)
         states = trunk.states()
         whole.append(window_losses(model, trunk.stream(states[-1]), targets))
         for layer in losses:
-            state = trunk.run(range(layer + 1, trunk.n_layer), states[layer])
+            state = trunk.run([None, *range(layer + 1, trunk.n_layer)], states[layer], layer)
             losses[layer].append(window_losses(model, trunk.stream(state), targets))
     return _changes(losses, whole, batches)
 
 
 @torch.no_grad()
-def swap(model: LM, batches: Batches, every_pair: bool = False) -> dict[str, Any]:
+def swap(model: Model, batches: Batches, every_pair: bool = False) -> dict[str, Any]:
     """Let two layers change places: neighbours, or any two.
 
     Weights, depth constants and gain rows go with their layer.
@@ -55,7 +55,7 @@ def swap(model: LM, batches: Batches, every_pair: bool = False) -> dict[str, Any
         pairs: [i, j] of every swap; `loss`, `change`, `standard_error` and `ratio` as in `drop`, one a pair.
         permutation_score: mean over the pairs of |change| / loss.
     """
-    pairs = list(_pairs(model.config.n_layer, every_pair))
+    pairs = list(_pairs(depth_of(model), every_pair))
     losses: Losses = {pair: [] for pair in pairs}
     whole: list[Tensor] = []
     for ids, targets in batches:
@@ -63,7 +63,7 @@ def swap(model: LM, batches: Batches, every_pair: bool = False) -> dict[str, Any
         states = trunk.states()
         whole.append(window_losses(model, trunk.stream(states[-1]), targets))
         for pair in pairs:
-            state = trunk.run(swapped(trunk.n_layer, *pair)[pair[0] :], states[pair[0]])
+            state = trunk.run(swapped(trunk.n_layer, *pair)[pair[0] :], states[pair[0]], pair[0])
             losses[pair].append(window_losses(model, trunk.stream(state), targets))
     found = _changes(losses, whole, batches)
     score = [abs(change) / found["loss"] for change in found["change"]]
@@ -86,7 +86,7 @@ def _pairs(n_layer: int, every: bool) -> Iterable[tuple[int, int]]:
 
 
 def _changes(losses: Losses, whole: Sequence[Tensor], batches: Batches) -> dict[str, Any]:
-    n = n_counted(batches)
+    n = n_scored(batches)
     loss = float(torch.cat(list(whole)).sum()) / n
     differences = [torch.cat(each) - torch.cat(list(whole)) for each in losses.values()]
     changes = [float(d.sum()) / n for d in differences]
