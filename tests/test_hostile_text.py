@@ -49,7 +49,7 @@ def test_a_prompt_that_is_not_utf8_is_refused_before_the_first_piece() -> None:
         ({"temperature": 1e-9}, "temperature"),
         ({"temperature": -1.0}, "temperature"),
         ({"top_k": 0}, "top-k"),
-        ({"n_new": -1}, "new tokens"),
+        ({"max_new_tokens": -1}, "new tokens"),
         ({"seed": 2**70}, "seed"),
         ({"seed": -1}, "seed"),
     ],
@@ -57,7 +57,7 @@ def test_a_prompt_that_is_not_utf8_is_refused_before_the_first_piece() -> None:
 def test_drawing_without_meaning_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Sampling(**change)
-    options: dict[str, Any] = {"n_new": 1} | change
+    options: dict[str, Any] = {"max_new_tokens": 1} | change
     with pytest.raises(InputError, match=message):
         model().generate(torch.zeros(1, 2, dtype=torch.long), **options)
 

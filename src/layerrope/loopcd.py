@@ -113,7 +113,7 @@ def stream(model: LoopedLM, ids: Tensor, draw: Drawing, generator: torch.Generat
 def generate(
     model: LoopedLM,
     ids: Tensor,
-    n_new: int,
+    max_new_tokens: int,
     *,
     loops: int | None = None,
     how: Contrast | None = None,
@@ -121,7 +121,7 @@ def generate(
     top_k: int | None = None,
     seed: int | None = None,
 ) -> Tensor:
-    """`ids` (B, T) with `n_new` sampled tokens appended.
+    """`ids` (B, T) with `max_new_tokens` sampled tokens appended.
 
     Args:
         loops, how, temperature, top_k: see `Drawing`.
@@ -131,7 +131,7 @@ def generate(
         InputError: an empty prompt, settings of no meaning, or a contrast with an iteration that is not before the
             last.
     """
-    check_drawing(n_new, temperature, top_k, seed)
+    check_drawing(max_new_tokens, temperature, top_k, seed)
     draw = Drawing(loops, how, temperature, top_k)
     draw.counts(model)
     if ids.shape[1] == 0:
@@ -139,7 +139,7 @@ def generate(
     generator = None if seed is None else torch.Generator(ids.device).manual_seed(seed)
     was_training = model.training
     model.eval()
-    new = [token[:, None] for token in islice(stream(model, ids, draw, generator), n_new)]
+    new = [token[:, None] for token in islice(stream(model, ids, draw, generator), max_new_tokens)]
     model.train(was_training)
     return torch.cat([ids, *new], dim=1)
 

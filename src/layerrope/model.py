@@ -181,7 +181,7 @@ class LM(nn.Module):
     def generate(
         self,
         ids: Tensor,
-        n_new: int,
+        max_new_tokens: int,
         *,
         temperature: float = 1.0,
         top_k: int | None = None,
@@ -189,7 +189,7 @@ class LM(nn.Module):
         stop: int | None = None,
         cache: bool = True,
     ) -> Tensor:
-        """`ids` (B, T) with up to `n_new` sampled tokens appended: (B, T + n).
+        """`ids` (B, T) with up to `max_new_tokens` sampled tokens appended: (B, T + n).
 
         Args:
             temperature: divides the logits; 0 takes the most likely token.
@@ -201,7 +201,7 @@ class LM(nn.Module):
         Raises:
             InputError: ids of another shape or empty, or settings of no meaning; see `check_drawing`.
         """
-        check_drawing(n_new, temperature, top_k, seed)
+        check_drawing(max_new_tokens, temperature, top_k, seed)
         if ids.ndim != 2:
             raise InputError(f"ids must be (batch, positions): got {ids.ndim} dimensions")
         if ids.shape[1] == 0:
@@ -210,7 +210,7 @@ class LM(nn.Module):
         generator = None if seed is None else torch.Generator(ids.device).manual_seed(seed)
         done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
         fresh = ids
-        for _ in range(n_new):
+        for _ in range(max_new_tokens):
             h = self.hidden(fresh if caches else ids, caches)
             token = sample_token(self.logits(h[:, -1:])[:, 0], temperature, top_k, generator)
             if stop is not None:
@@ -223,10 +223,10 @@ class LM(nn.Module):
         return ids
 
 
-def check_drawing(n_new: int, temperature: float, top_k: int | None, seed: int | None) -> None:
+def check_drawing(max_new_tokens: int, temperature: float, top_k: int | None, seed: int | None) -> None:
     """Raise InputError unless tokens can be drawn like this: a temperature of 0 or from 1e-6, and no negative count."""
-    if n_new < 0:
-        raise InputError(f"the number of new tokens must be at least 0: got {n_new}")
+    if max_new_tokens < 0:
+        raise InputError(f"the number of new tokens must be at least 0: got {max_new_tokens}")
     if temperature != 0 and not 1e-6 <= temperature < math.inf:
         raise InputError(f"temperature must be 0 or a number from 1e-6 on: got {temperature}")
     if top_k is not None and top_k < 1:

@@ -19,7 +19,7 @@ from layerrope.tokens import Tokenizer
 class Sampling:
     """How tokens are drawn."""
 
-    n_new: int = 200
+    max_new_tokens: int = 200
     """tokens at most"""
     temperature: float = 0.8
     """0 takes the most likely"""
@@ -33,7 +33,7 @@ class Sampling:
     """of a looped model, against an earlier iteration"""
 
     def __post_init__(self) -> None:
-        check_drawing(self.n_new, self.temperature, self.top_k, self.seed)
+        check_drawing(self.max_new_tokens, self.temperature, self.top_k, self.seed)
 
     @property
     def drawing(self) -> Drawing:
@@ -87,11 +87,11 @@ def stream_tokens(model: LM | LoopedLM, ids: list[int], how: Sampling) -> Iterat
     generator = torch.Generator(device).manual_seed(how.seed)
     if isinstance(model, LoopedLM):
         texts = torch.tensor([ids], device=device)
-        yield from (int(token) for token in islice(stream(model, texts, how.drawing, generator), how.n_new))
+        yield from (int(token) for token in islice(stream(model, texts, how.drawing, generator), how.max_new_tokens))
         return
     caches = model.caches() if how.cache else None
     whole = fresh = torch.tensor([ids], device=device)
-    for _ in range(how.n_new):
+    for _ in range(how.max_new_tokens):
         h = model.hidden(fresh if caches else whole, caches)
         token = sample_token(model.logits(h[:, -1:])[:, 0], how.temperature, how.top_k, generator)
         fresh = token[:, None]
