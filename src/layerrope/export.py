@@ -25,7 +25,7 @@ from layerrope.publish import published
 from layerrope.stock import DTYPES, STOCKS, Stock, check_parts, dtype_word, stock_config, stock_for, to_stock
 from layerrope.tokens import EOT, Tokenizer
 
-FORMATS = (*STOCKS, "layerrope")
+FORMATS = (*STOCKS, "gguf", "layerrope")
 SHARD_BYTES = 5_000_000_000
 """Largest safetensors file."""
 
@@ -53,11 +53,13 @@ def export(
     Args:
         source: an `LM`, or anything `loading.load_lm` reads.
         to: the folder to make. It appears under this name only once the proof has passed.
-        as_: "llama", "glm4" or "layerrope"; None: the stock format that fits, else "layerrope".
+        as_: "llama", "glm4", "gguf" (a file for llama.cpp) or "layerrope"; None: the stock format that fits, else
+            "layerrope".
         dtype: "fp32", "bf16" or "fp16"; None: the dtype of the source's matrices.
         tokenizer: written beside an `LM`; a run brings its own.
         reader: what reads the folder for the proof: "transformers", "plain" (a forward pass of this package written
-            for that purpose), or "auto" (transformers where it is installed).
+            for that purpose), or "auto" (transformers where it is installed). A GGUF file is read by "plain" and
+            "llama.cpp" instead.
         overwrite: replace a folder that is there.
 
     Raises:
@@ -70,6 +72,8 @@ def export(
     if not isinstance(source, LM):
         loaded = load_lm(source)
         source, tokenizer, why = loaded.model, tokenizer or loaded.tokenizer, loaded.why_no_tokenizer
+    if as_ == "gguf":
+        return _export_gguf(source, Path(to), dtype, tokenizer, why, reader, overwrite)
     plan = _plan(source, as_, _dtype(source, dtype))
     reader = choose_reader(reader)
     with published(Path(to), overwrite) as aside:
@@ -87,6 +91,18 @@ def _export_patched(source: Path, to: Path, as_: str | None, dtype: str | None, 
         raise InputError(f"{source} is a patched model: it is exported as its own class, without --as")
     chosen = None if dtype is None else DTYPES[one_of("dtype", dtype, DTYPES)]
     return Exported(to, export_patched(source, to, dtype=chosen, overwrite=overwrite))
+
+
+def _export_gguf(
+    model: LM, to: Path, dtype: str | None, tokenizer: Tokenizer | None, why: str, reader: str, overwrite: bool
+) -> Exported:
+    """A folder with one GGUF file."""
+    from layerrope.interop.gguf import export_gguf
+
+    plan = _plan(model, "gguf", _dtype(model, dtype))
+    assert plan.folded is not None
+    told = {"tokenizer": tokenizer, "why_no_tokenizer": why, "reader": reader, "overwrite": overwrite}
+    return Exported(to, export_gguf(model, plan.folded, to, dtype=plan.dtype, **told))
 
 
 # ----------------------------------------------------------------------------------------------------------- the plan
@@ -122,7 +138,7 @@ def _plan(model: LM, as_: str | None, dtype: torch.dtype) -> Plan:
         if not obstacles(model):
             check_parts(model.config)
         folded = fold_tensors(model)
-        return Plan(stock_for(folded.backbone, as_), dtype, folded, "")
+        return Plan(stock_for(folded.backbone, None if as_ == "gguf" else as_), dtype, folded, "")
     except InputError as error:
         if as_ is not None:
             raise InputError(f"cannot export as {as_}: {error}") from error
@@ -266,9 +282,19 @@ def verify(source: LM | str | os.PathLike[str], folder: str | os.PathLike[str], 
         InputError: the folder is no export, or it differs from the source.
     """
     path = Path(folder)
-    if not (path / "config.json").exists():
+    is_gguf = (path / "model.gguf").exists()
+    if not is_gguf and not (path / "config.json").exists():
         raise InputError(f"{path} has no config.json: give a folder that layerrope export wrote")
-    return prove(source if isinstance(source, LM) else load_lm(source).model, path, reader=reader)
+    model = source if isinstance(source, LM) else load_lm(source).model
+    return _verify_gguf(model, path, reader) if is_gguf else prove(model, path, reader=reader)
+
+
+def _verify_gguf(model: LM, folder: Path, reader: str) -> dict[str, Any]:
+    from layerrope.interop.gguf import prove_gguf, stored_dtype
+
+    plan = _plan(model, "gguf", stored_dtype(folder))
+    assert plan.folded is not None
+    return prove_gguf(model, plan.folded, folder, plan.dtype, reader)
 
 
 def _plan_of(model: LM, folder: Path) -> Plan:

@@ -5,10 +5,11 @@ Dimensions: B batch, T position, V vocabulary, L layers.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from layerrope.errors import InputError, one_of
+from layerrope.errors import InputError, one_of, reason
 from layerrope.files import read_json
 from layerrope.model import LM
 from layerrope.norms import upcast
@@ -84,8 +85,20 @@ def trace_lm(model: LM, ids: Tensor) -> Trace:
 
 
 def trace_folder(folder: Path, ids: Tensor, reader: str) -> Trace:
-    """The trace of an exported folder in fp32, read by `reader`."""
-    return {"transformers": _by_transformers, "plain": _by_plain}[reader](folder, ids)
+    """The trace of an exported folder in fp32, read by `reader`. Raises InputError where it cannot take these ids."""
+    with same_kind(folder):
+        return {"transformers": _by_transformers, "plain": _by_plain}[reader](folder, ids)
+
+
+@contextlib.contextmanager
+def same_kind(what: object) -> Iterator[None]:
+    """Inside, `what` is read as a model like its source. Raises InputError where it turns out to be none."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # whatever a reader says of files that are damaged, missing or of other shapes
+        raise InputError(f"{what} cannot be read as a model like its source ({reason(error)})") from error
 
 
 def choose_reader(reader: str) -> str:
@@ -127,8 +140,11 @@ def read_shards(folder: Path) -> dict[str, Tensor]:
 def compare(ours: Trace, theirs: Trace, floor: float = 1.0) -> Difference:
     """The largest differences, and the first layer where they exceed the tolerance.
 
-    `floor` is the smallest absolute value that the tolerance is taken of.
+    `floor` is the smallest absolute value that the tolerance is taken of. Raises InputError where the numbers of
+    layers differ.
     """
+    if len(ours.states) != len(theirs.states):
+        raise InputError(f"the source has {len(ours.states)} layers, the export {len(theirs.states)}: not its model")
     layers = [max(map(_distance, a, b)) for a, b in zip(ours.states, theirs.states, strict=True)]
     off = [not distance <= _allowed(state, floor) for distance, state in zip(layers, ours.states, strict=True)]
     logits, allowed = _distance(ours.logits, theirs.logits), _allowed([ours.logits], floor)

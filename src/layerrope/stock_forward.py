@@ -22,7 +22,8 @@ from layerrope.norm_sites import LAYOUTS, MODEL_TYPES, tensor_name
 def stock_forward(config: Mapping[str, Any], tensors: Mapping[str, Tensor], ids: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Logits (B, T, V) of ids (B, T), and the stream (B, T, D) after each layer, in fp32.
 
-    `config` is the config.json and `tensors` the safetensors of a Llama or GLM-4 folder.
+    `config` is the config.json and `tensors` the safetensors of a Llama or GLM-4 folder. A further key `rotary`,
+    "halves" or "pairs", says how channels turn where it is not the format's own way.
     """
     w = {name: t.float() for name, t in tensors.items()}
     h, streams = w["model.embed_tokens.weight"][ids], []
@@ -66,7 +67,8 @@ def _turned(config: Mapping[str, Any], x: Tensor) -> Tensor:
     base = config["rope_parameters"]["rope_theta"]
     angles = torch.outer(torch.arange(T).double(), base ** (-torch.arange(0, C, 2).double() / C)).to(x.device)
     turn = torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
-    if config["model_type"] == "llama":
+    own = "halves" if config["model_type"] == "llama" else "pairs"
+    if config.get("rotary", own) == "halves":
         z = torch.complex(*x.chunk(2, dim=-1)) * turn
         return torch.cat((z.real, z.imag), dim=-1)
     return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * turn).flatten(-2)

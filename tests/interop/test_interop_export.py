@@ -161,6 +161,16 @@ def test_a_damaged_folder_fails_with_the_first_differing_layer(tmp_path: Path, s
         prove(made, tmp_path / "out", reader="plain")
 
 
+@pytest.mark.parametrize(
+    "changes", [{"n_layer": 4}, {"n_layer": 2}, {"d_model": 32}, {"vocab_size": 80}, {"tie": True}, {"n_head": 8}]
+)
+def test_another_model_s_folder_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    export(model("layerrope"), tmp_path / "out")
+    for reader in ("plain", "auto"):
+        with pytest.raises(InputError):
+            verify(model("layerrope", **changes), tmp_path / "out", reader=reader)
+
+
 def test_a_damaged_head_is_told_from_a_damaged_layer(tmp_path: Path) -> None:
     made = model("layerrope")
     export(made, tmp_path / "out", reader="plain")

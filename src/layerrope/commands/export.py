@@ -25,11 +25,12 @@ class Command:
     to: Path | None = None
     """folder to write"""
     as_: Annotated[str | None, tyro.conf.arg(name="as")] = None
-    """llama, glm4 or layerrope; the stock format that fits, else layerrope"""
+    """llama, glm4, gguf (one file for llama.cpp) or layerrope; the stock format that fits, else layerrope"""
     dtype: str | None = None
     """fp32, bf16 or fp16; the dtype of the source's matrices"""
     reader: str = "auto"
-    """what reads the folder for the proof: transformers, plain (a forward pass of our own), auto"""
+    """what reads the folder for the proof: transformers, plain (a forward pass of our own), auto; a GGUF file is read
+    by llama.cpp instead of transformers"""
     overwrite: bool = False
     """replace a folder that is there"""
     verify: Path | None = None
