@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from layerrope import cli
@@ -42,16 +43,22 @@ def _as_rank(place: Launch, words: list[str]) -> int:
 
 
 def _run(ranks: Ranks, words: list[str]) -> int:
-    """The command on this rank; what goes wrong is said by one rank."""
+    """The command on this rank; rank 0 alone prints."""
     from layerrope import terminal
-    from layerrope.ranks import is_loss, lost
 
     terminal.out.quiet = terminal.status.quiet = not ranks.main
     if words[:1] != ["train"] and ranks.world > 1:
         ranks.say("error: train alone runs on several ranks: start other commands as one process")
         return 2
+    return guarded(ranks, lambda: cli.main(words, ranks.say))
+
+
+def guarded(ranks: Ranks, work: Callable[[], int]) -> int:
+    """`work`, whose failure by the loss of another rank is said in one line; exit code 2 then."""
+    from layerrope.ranks import is_loss, lost
+
     try:
-        return cli.main(words, ranks.say)
+        return work()
     except RuntimeError as error:
         if not is_loss(error):
             raise

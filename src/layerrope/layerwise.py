@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from layerrope.errors import reason
 from layerrope.kinds import Model
 
 
@@ -48,6 +49,15 @@ def compile_layers(model: Model, trial: Callable[[], object], backend: str = "in
             layer._compiled_call_impl = None
         torch._dynamo.reset()
         return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+
+
+def compiler_problem(device: torch.device, backend: str = "inductor") -> str | None:
+    """In one line why torch.compile does not work here, tried on one multiplication; None where it does."""
+    try:
+        torch.compile(torch.neg, backend=backend)(torch.ones(8, device=device))
+        return None
+    except Exception as error:  # as in `compile_layers`
+        return f"{type(error).__name__}: {reason(error)}"
 
 
 def compiled(layer: nn.Module) -> bool:

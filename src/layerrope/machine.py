@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import resource
+import sys
 from collections.abc import Iterator
 
 import torch
@@ -66,6 +68,14 @@ def cast(model: nn.Module, precision: str) -> None:
 def autocast(device: torch.device, precision: str) -> torch.autocast:
     """The autocast context of a forward pass; off for every precision but "bf16"."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes held so far: by tensors on a CUDA device, by the whole process where the device is the CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most
 
 
 @contextlib.contextmanager

@@ -199,8 +199,9 @@ def joined() -> Ranks:
 
 
 _LOSS = re.compile(
-    r"connection (was )?(closed|reset|refused)|broken pipe|gloo|nccl|timed? ?out|process ?group|socket|store", re.I
+    r"\bgloo\b|\bnccl\b|\bTCPStore\b|connection (was )?(closed|reset|refused)|broken pipe|timed out", re.I
 )
+"""In the errors of gloo, nccl and the store; torch gives them no class of their own."""
 
 
 def is_loss(error: BaseException) -> bool:

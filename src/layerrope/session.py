@@ -24,8 +24,8 @@ from layerrope.checkpoint import Checkpoint
 from layerrope.errors import InputError
 from layerrope.evaluation import accuracy, evaluate, shared, undisturbed
 from layerrope.kinds import Data, Model
-from layerrope.layerwise import checkpoint_layers, compile_layers
-from layerrope.machine import autocast
+from layerrope.layerwise import checkpoint_layers, compile_layers, compiler_problem
+from layerrope.machine import autocast, peak_memory
 from layerrope.model import IGNORED
 from layerrope.optim import Optimizers, clip_by_norm
 from layerrope.parallel import laid_out
@@ -193,12 +193,23 @@ class Session:
         def trial() -> None:
             self._forward_backward(*self._batch(self.at.steps))
 
-        with undisturbed(self.model):
-            self.model.train()
-            problem = compile_layers(self.model, trial)
-        self.optimizers.zero_grad()
+        problem = self._compiler_problem()
+        if problem is None:
+            with undisturbed(self.model):
+                self.model.train()
+                problem = compile_layers(self.model, trial)
+            self.optimizers.zero_grad()
+            if problem is not None and self.ranks.world > 1:  # in the middle of exchanges: there is no way back
+                raise InputError(f"torch.compile does not work here ({problem}): train without --compile")
         if problem is not None:
             self.note(f"torch.compile does not work here, training uncompiled ({problem})")
+
+    def _compiler_problem(self) -> str | None:
+        """Why a compiler does not work on some rank, tried before the trial, in which ranks wait for each other."""
+        if self.ranks.world == 1:
+            return None
+        found = self.ranks.gather(compiler_problem(self.device))
+        return next((f"rank {rank}: {words}" for rank, words in enumerate(found) if words is not None), None)
 
     def save(self) -> None:
         """Write a checkpoint of the steps done. Raises Diverged rather than keep weights that are not finite."""
@@ -344,7 +355,21 @@ class Session:
             row |= self._evaluate()
         if probes:
             row["probes"] = self._probe()
+        if last and self.ranks.world > 1:
+            row["ranks"] = self._usage()
         return row
+
+    def _usage(self) -> list[dict[str, float | None]]:
+        """What each rank has done and held, for the last line of metrics; said in words too."""
+        mine = {"tokens_per_second": self.rate and self.rate / self.ranks.world, "peak_bytes": peak_memory(self.device)}
+        found = self.ranks.gather(mine)
+        rates, held = ([rank[name] for rank in found] for name in mine)
+        speed = "" if None in rates else f"{sum(rates):,.0f} tokens/s in all, {min(rates):,.0f} or more a rank; "
+        self.note(
+            f"{len(found)} ranks ({self.form.name}): {speed}peak memory {sum(held) / 1e9:.2f} GB in all, "
+            f"{max(held) / 1e9:.2f} or less a rank"
+        )
+        return found
 
     def _basics(self) -> dict[str, Any]:
         at = self.at

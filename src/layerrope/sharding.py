@@ -12,6 +12,7 @@ targets of the whole batch; DDP and FSDP2 average over ranks, so the loss is mul
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
@@ -68,6 +69,8 @@ class Shards(OneDevice):
     def __init__(self, config: TrainConfig, ranks: Ranks, device: torch.device) -> None:
         self.config, self.device, self.main = config, device, ranks.main
         self.mesh = init_device_mesh(device.type, (ranks.world,))
+        # that a view may be changed in place unseen: nothing here writes in place, and tests compare the gradients
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
 
     def build(self) -> LM:
         """The model in shards, started as `LM(config, seed)` is; no rank ever holds more than one layer whole."""

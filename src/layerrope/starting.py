@@ -21,6 +21,8 @@ def reset_modules(model: nn.Module, seed: int) -> None:
     """Norms, gates, gains and residuals by their own rule, and biases of linear maps to zero; matrices are left."""
     for name, module in model.named_modules():
         reset = getattr(module, "reset_parameters", None)
+        if all(p.is_meta for p in module.parameters(recurse=False)):
+            continue  # nothing to fill
         if isinstance(module, nn.Linear) and module.bias is not None:
             module.bias.zero_()
         elif reset is not None and not isinstance(module, nn.Linear | nn.Embedding):

@@ -15,18 +15,18 @@ import torch
 from torch import Tensor
 
 DTYPES: dict[torch.dtype, str] = {
+    torch.int64: "I64",
     torch.float64: "F64",
     torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
     torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
     torch.int16: "I16",
     torch.int8: "I8",
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""torch's dtypes by their names in a file's header."""
+"""torch's dtypes by their names in a file's header, in the order in which a file holds them."""
 
 
 def ordered(tensors: Mapping[str, Tensor]) -> list[str]:
