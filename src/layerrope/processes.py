@@ -100,14 +100,18 @@ class Worker:
         if "result" in self.last:
             result = Result(**self.last["result"])
             return Outcome(result.status, result, result.error, attempt)
-        return Outcome("failed", error=self.last.get("error") or _died(self.process.returncode), attempts=attempt)
+        return Outcome("failed", error=self.last.get("error") or died(self.process.returncode), attempts=attempt)
+
+
+def worker_env(threads: int) -> dict[str, str]:
+    """The environment of a worker with so many threads."""
+    own = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    # one process compiles with one thread: a pool of compiler processes would take the other workers' cores
+    return {**os.environ, **own, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
 def _start(run_dir: Path, threads: int, command: Sequence[str]) -> subprocess.Popen[str]:
     """A worker process in a session of its own, so that the terminal's Ctrl-C reaches only the launcher."""
-    one = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    # one process compiles with one thread: a pool of compiler processes would take the other workers' cores
-    env = {**os.environ, **one, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         with open(run_dir / LOG, "a", encoding="utf-8") as log:
@@ -116,7 +120,7 @@ def _start(run_dir: Path, threads: int, command: Sequence[str]) -> subprocess.Po
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=env,
+                env=worker_env(threads),
                 text=True,
                 encoding="utf-8",
                 start_new_session=True,
@@ -125,7 +129,7 @@ def _start(run_dir: Path, threads: int, command: Sequence[str]) -> subprocess.Po
         raise unwritable(run_dir, error) from error
 
 
-def _died(code: int) -> str:
+def died(code: int) -> str:
     """A worker's exit status in words."""
     if code < 0:
         hint = " (the system may have run out of memory)" if -code == signal.SIGKILL else ""

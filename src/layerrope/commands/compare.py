@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +14,23 @@ from rich.table import Table as Grid
 
 from layerrope import terminal
 from layerrope.commands.board import Board
+from layerrope.commands.launching import UNRECORDED, Launching
 from layerrope.commands.live import DataStages, clock
 from layerrope.commands.typed import typed
 from layerrope.compare_plan import Request, plan
 from layerrope.compare_table import caption_of, shown_rows
 from layerrope.errors import InputError
-from layerrope.launch import available_cores, run_here
+from layerrope.launch import available_cores
 from layerrope.machine import check_machine, default_device
-from layerrope.processes import run_local
 from layerrope.report import Comparison, write_report
-from layerrope.study import Launcher, Study, job, run_study
+from layerrope.study import Study, job, run_study
 
 WIDTH = 110
 """Columns of the table where stdout is no terminal."""
 
 
 @dataclass(frozen=True)
-class Command(Request):
+class Command(Launching, Request):
     """Train depth schemes side by side on the same text, each at its own best learning rate, and compare them.
 
     Runs that are done are reused and runs that were cut are continued, so the same command can be given again.
@@ -44,7 +43,7 @@ class Command(Request):
     threads: int = 1
     """threads of each run"""
     device: str = "auto"
-    """cpu, cuda or cuda:N; auto: cuda where there is one"""
+    """cpu, cuda or cuda:N; auto: cuda where there is one (on slurm: with --slurm-gpus)"""
     out: Path = Path("runs/compare")
     """folder of the runs, the report and the charts"""
     dry_run: bool = False
@@ -55,7 +54,9 @@ class Command(Request):
     def run(self) -> int:
         self._check()
         study = plan(self._request(), progress=DataStages())
-        study = replace(study, facts={**study.facts, "command": typed(self, "compare", ("json", "dry_run"))})
+        study = replace(
+            study, facts={**study.facts, "command": typed(self, "compare", ("json", "dry_run", *UNRECORDED))}
+        )
         workers = self._workers(len(study.runs))
         show_settings(
             study, f"{len(study.runs)}, {max(workers, 1)} at once with {_threads(self.threads)}; in {self.out}"
@@ -63,7 +64,7 @@ class Command(Request):
         if self.dry_run:
             return 0
         with Board([job(run, self.out) for run in study.runs], workers) as board:
-            run_study(study, self.out, self._launcher(workers), board)
+            run_study(study, self.out, self.launcher(self.out, workers, self.threads, self._device), board)
         found = Comparison(self.out, study)
         document = write_report(found)
         if self.json:
@@ -85,11 +86,15 @@ class Command(Request):
 
     @property
     def _device(self) -> str:
+        if self.device == "auto" and self.on_slurm:  # this machine need not be like those of the cluster
+            return "cuda" if self.slurm_gpus else "cpu"
         return default_device() if self.device == "auto" else self.device
 
     def _check(self) -> None:
         """Raise InputError for what can be refused before any text is read."""
-        check_machine(self._device, self.precision)
+        self.check_launch()
+        if not self.on_slurm:  # there the device is the cluster's, and the workers check it
+            check_machine(self._device, self.precision)
         for name, least in (("jobs", 0), ("threads", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
@@ -97,15 +102,12 @@ class Command(Request):
 
     def _workers(self, runs: int) -> int:
         """Runs at once; 0 is this process."""
+        if self.on_slurm:
+            return min(self.slurm_array, runs)
         if self.jobs is not None:
             return min(self.jobs, runs)
         cores = available_cores() if self._device == "cpu" else self.threads
         return max(1, min(cores // self.threads, runs))
-
-    def _launcher(self, workers: int) -> Launcher:
-        if workers == 0:
-            return partial(run_here, device=self._device, threads=self.threads)
-        return partial(run_local, workers=workers, threads=self.threads, device=self._device)
 
 
 def _threads(count: int) -> str:

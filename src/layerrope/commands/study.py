@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -13,20 +12,20 @@ from tyro.conf import Positional
 from layerrope import terminal
 from layerrope.commands.board import Board
 from layerrope.commands.compare import table
+from layerrope.commands.launching import UNRECORDED, Launching
 from layerrope.commands.live import DataStages
 from layerrope.commands.typed import typed
 from layerrope.data import load_data
 from layerrope.errors import InputError
-from layerrope.launch import Job, Outcome, available_cores, run_here
+from layerrope.launch import Job, Outcome, available_cores
 from layerrope.machine import check_machine
-from layerrope.processes import run_local
 from layerrope.session import Report
 from layerrope.studies.cost import Cost, cost_document, cost_rows, costs
 from layerrope.studies.plan import Ask, Plan
 from layerrope.studies.reading import Found
 from layerrope.studies.recipes import plan_study
 from layerrope.studies.report import setting_rows, write_study_report
-from layerrope.study import Launcher, Study, job, run_study
+from layerrope.study import Study, job, run_study
 
 WIDTH = 220
 """Columns of tables where stdout is no terminal."""
@@ -39,7 +38,7 @@ class _Name:
 
 
 @dataclass(frozen=True)
-class Command(Ask, _Name):
+class Command(Launching, Ask, _Name):
     """Train a study and report it: every scheme in every setting at several learning rates, then further seeds.
 
     Runs that are done are reused and runs that were cut are continued, so the same command can be given again.
@@ -84,7 +83,7 @@ class Command(Ask, _Name):
         """The plan for the text's own vocabulary, with the command in its facts. Prepares the text."""
         data = load_data(plan.base.data, progress=DataStages())
         plan = plan_study(self.name, replace(ask, vocab_size=data.vocab_size))
-        command = typed(self, "study", ("json", "dry_run", "gpu", "utilisation"), positional=("name",))
+        command = typed(self, "study", ("json", "dry_run", "gpu", "utilisation", *UNRECORDED), positional=("name",))
         return replace(plan, facts={"command": command, "text": data.summary()})
 
     def _train(self, plan: Plan, folder: Path) -> Study:
@@ -109,26 +108,25 @@ class Command(Ask, _Name):
                 if each.run_dir.name not in told:
                     board(each, what)
 
-            return run_study(study, folder, self._launcher(workers), listen)
+            return run_study(study, folder, self.launcher(folder, workers, self.threads, self.device), listen)
 
     def _check(self, plan: Plan) -> None:
         """Raise InputError for what can be refused before any text is read."""
-        check_machine(self.device, plan.base.precision)
+        self.check_launch()
+        if not self.on_slurm:  # there the device is the cluster's, and the workers check it
+            check_machine(self.device, plan.base.precision)
         for name, least in (("jobs", 0), ("threads", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(f"--{name} must be at least {least}: got {value}")
 
     def _workers(self, runs: int) -> int:
+        if self.on_slurm:
+            return min(self.slurm_array, runs)
         if self.jobs is not None:
             return min(self.jobs, runs)
         cores = available_cores() if self.device == "cpu" else self.threads
         return max(1, min(cores // self.threads, runs))
-
-    def _launcher(self, workers: int) -> Launcher:
-        if workers == 0:
-            return partial(run_here, device=self.device, threads=self.threads)
-        return partial(run_local, workers=workers, threads=self.threads, device=self.device)
 
     def _show_costs(self, found: list[Cost]) -> None:
         if self.json:
