@@ -113,6 +113,8 @@ def sentences(report: FitReport) -> list[str]:
 
 
 def _said(s: Saving) -> str:
+    if s.ratio == 0:
+        return f"{s.scheme} reaches {s.target:.4f}, a loss of {s.baseline}, at no compute on its fitted curve."
     bounds = "" if s.low is None else f" (ratio {_interval(s)})"
     where = "within the sizes trained" if s.interpolated else "beyond the sizes trained, so an extrapolation"
     lost = f" {s.failed} of {s.resamples} resamples gave no ratio." if s.failed else ""
