@@ -15,7 +15,7 @@ from layerrope.lab import write_lab
 
 SHOTS = (
     ("lab-gain", "#gain.preset=read-mlp&at=gain", False, "gain"),
-    ("lab-mirage", "#mirage.noise=0.1&at=mirage", True, "mirage"),
+    ("lab-stream", "#stream.n_layer=512&at=stream", True, "stream"),
 )
 """File name, address, dark or light, and the part that is shown."""
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 from toy_run import run, toy_config
 
+from layerrope.files import write_json
+from layerrope.launch import Outcome
 from layerrope.machine import threads
+from layerrope.run_folder import Result
+from layerrope.studies import Ask, plan_study
+from layerrope.study import Run, write_study
 
 HOSTILE = "<img src=x onerror=alert(1)>&\"'\u2028"
 """A folder's name that would be markup, were it not escaped."""
@@ -19,4 +26,18 @@ def train(folder: Path) -> Path:
     with threads(1):
         for name, scheme in RUNS.items():
             run(toy_config(steps=4, eval_every=2, scheme=scheme), folder / name)
+    return folder
+
+
+def ended_study(name: str, folder: Path, loss: Callable[[Run], float]) -> Path:
+    """A study of which every run has ended at a made-up loss; nothing is trained, so no model is there."""
+
+    def result(each: Run) -> Result:
+        return Result("done", "k", 6, 96, loss(each), loss(each), None, loss(each), 6, 1.0, 100.0, 5000, None)
+
+    plan = plan_study(name, Ask(scale="tiny", schemes=("prenorm", "layerrope")))
+    study = plan.then({each.key: Outcome("done", result(each)) for each in plan.first().runs})
+    write_study(study, folder)
+    for each in study.runs:
+        write_json(folder / each.key / "result.json", dataclasses.asdict(result(each)))
     return folder

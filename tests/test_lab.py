@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,16 +17,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lab_runs import HOSTILE
+from lab_runs import HOSTILE, ended_study
 
 from layerrope import cli, lab
-from layerrope.accounting import count_parameters, gate_flops
+from layerrope.accounting import count_parameters, flops_per_token, gate_flops
 from layerrope.config import ModelConfig, tiers
 from layerrope.errors import InputError
+from layerrope.files import read_json, write_json
 from layerrope.lab import budget, measured, specs
 from layerrope.lab.runs import runs_page, thinned
 from layerrope.machine import threads
-from layerrope.stream import trained_model
+from layerrope.studies import RECIPES
+from layerrope.studies.findings import findings_of
+from layerrope.studies.reading import read_found
+from layerrope.study import Run
+from layerrope.trained import load_trained
 
 ROOT = Path(__file__).parents[1]
 
@@ -130,7 +137,7 @@ def test_a_table_that_has_no_law_or_no_picture_says_so() -> None:
 @pytest.mark.parametrize("name", [HOSTILE, "free"])
 def test_a_runs_numbers_are_those_of_its_module(lab_folder: Path, name: str) -> None:
     found = measured.of_run(lab_folder / name)
-    module: Any = trained_model(lab_folder / name)[0].gains
+    module: Any = load_trained(lab_folder / name).model.gains
     table = found["table"]
     assert (table["n_layer"], table["d"], table["per_layer"]) == (2, 8, name == "free")
     assert set(table["sites"]) == set(found["sites"]) == {"attn_read", "attn_write", "mlp_read", "mlp_write"}
@@ -207,6 +214,43 @@ def test_a_comparison_brings_its_curves_rates_and_gains(tmp_path: Path) -> None:
         assert words in text or words in json.dumps(charts)
     alone, _ = runs_page(made).content()
     assert len(alone) == len(body)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_kind_of_study_has_its_findings_on_the_page(name: str, tmp_path: Path) -> None:
+    folder = ended_study(name, tmp_path / "mine", lambda each: 3 + len(each.config.model.scheme) / 100 + each.config.lr)
+    body, charts = runs_page(folder).content()
+    text = html.unescape("".join(body))
+    assert f"mine: study of kind {name}" in text
+    for sentence in findings_of(read_found(folder)).sentences:
+        assert sentence in text
+    assert "is missing among the gains" in text
+    assert charts
+
+
+def test_a_ladders_fit_is_drawn_with_its_savings(tmp_path: Path) -> None:
+    def loss(each: Run) -> float:
+        tokens = each.config.steps * each.config.tokens_per_step
+        compute = flops_per_token(each.config.model) * tokens * (2 if each.config.model.scheme == "layerrope" else 1)
+        return 1.5 + 20 * compute**-0.1 + (math.log(each.config.lr) - math.log(0.012)) ** 2 / 100
+
+    body, charts = runs_page(ended_study("ladder", tmp_path / "ladder", loss)).content()
+    text = "".join(body)
+    assert "2.00x" in text
+    drawn = [spec for spec in charts.values() if "training FLOPs" in json.dumps(spec)]
+    assert len(drawn) == 1
+    assert len(json.dumps(drawn)) > 2000
+
+
+def test_what_a_study_calls_its_settings_is_text(tmp_path: Path) -> None:
+    words = "</script><img src=x onerror=alert(1)>"
+    folder = ended_study("ladder", tmp_path / "mine", lambda each: 3 + each.config.lr)
+    saved = read_json(folder / "study.json")
+    saved["labels"] = [{**row, "budget": words} for row in saved["labels"]]
+    write_json(folder / "study.json", saved)
+    page = lab.lab_page(runs=folder)
+    assert "&lt;/script&gt;&lt;img" in page
+    assert "img" not in {tag for tag, _ in Tags(page).tags}
 
 
 # ------------------------------------------------------------------------------------------------------------ bad input

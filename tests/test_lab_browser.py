@@ -21,7 +21,7 @@ from layerrope.config import ModelConfig, tier
 from layerrope.gains import SITES, gain_table
 from layerrope.inspector import angles, mds
 from layerrope.lab import budget
-from layerrope.stream import trained_model
+from layerrope.trained import load_trained
 
 pytestmark = needs_browser
 ROOT = Path(__file__).parents[1]
@@ -70,10 +70,15 @@ def cells(tab: Tab, table: str) -> list[list[str]]:
     return tab.js(f"{read}.map((c) => c.dataset.value))", table)
 
 
-def marks(tab: Tab, chart: str) -> list[str]:
-    """Where the points of a chart are drawn."""
-    read = "[...document.getElementById(arguments[0]).querySelectorAll('.mark-symbol.role-mark path')]"
-    return tab.js(f"{read}.map((p) => p.getAttribute('transform'))", chart)
+def marks(tab: Tab, chart: str) -> list[list[float]]:
+    """Where the points of a chart are drawn, in pixels."""
+    walk = (
+        "((view) => { const found = []; const walk = (item) => { const inside = item.items ?? [];"
+        " if (item.marktype === 'symbol' && item.role === 'mark') found.push(...inside.map((i) => [i.x, i.y]));"
+        " else inside.forEach(walk); }; walk(view.scenegraph().root); return found; })"
+        "(lab.Charts.view(arguments[0]))"
+    )
+    return tab.js(walk, chart)
 
 
 # ----------------------------------------------------------------------------------------------------- one layer's gain
@@ -141,7 +146,7 @@ def test_smollm2_stands_beside_as_measured(tab: Tab) -> None:
 
 
 def test_a_runs_gains_are_its_own(tab: Tab, lab_folder: Path) -> None:
-    rows_LKD = trained_model(lab_folder / HOSTILE)[0].gains.site_rows().detach().numpy()  # type: ignore[union-attr]
+    rows_LKD = load_trained(lab_folder / HOSTILE).model.gains.site_rows().detach().numpy()  # type: ignore[union-attr]
     for k, site in enumerate(SITES):
         tab.set("gain-preset", f"run-{site}")
         for layer in range(2):
@@ -156,7 +161,7 @@ def test_a_run_with_free_tables_is_shown_whole(chromium: Tab, lab_folder: Path, 
 
     chromium.look()
     chromium.open(write_lab(tmp_path / "free.html", lab_folder / "free"))
-    own = trained_model(lab_folder / "free")[0].gains.site_rows().detach().numpy()  # type: ignore[union-attr]
+    own = load_trained(lab_folder / "free").model.gains.site_rows().detach().numpy()  # type: ignore[union-attr]
     for layer in range(2):
         chromium.set("gain-layer-number", layer)
         shown = [row["gain"] for row in rows(chromium, "channels", "channels")]
@@ -183,10 +188,14 @@ def test_the_stream_is_the_toys(tab: Tab, n: int, slope: float, start: float) ->
         assert shown == pytest.approx(update[np.isfinite(update)].tolist(), rel=1e-9)
         grown = [row["value"] for row in rows(tab, "variances", "blocks") if row["schedule"] == name]
         assert grown == pytest.approx(toy_stream.variance(g, start)[1:].tolist(), rel=1e-9)
-    table = {row[0]: [float(v) for v in row[1:]] for row in cells(tab, "stream-table")}
-    assert {name: row[2] for name, row in table.items()} == pytest.approx(
-        {name: toy_stream.relative_update(g, start)[-1] for name, g in writes.items()}, rel=1e-9
-    )
+    heads = tab.js("[...document.querySelectorAll('#stream-table th')].map((e) => e.textContent)")
+    shown = dict(zip(heads, zip(*cells(tab, "stream-table"), strict=True), strict=True))
+    assert list(shown["schedule"]) == list(writes)
+    last = next(name for name in heads if name.endswith(f"last of {n}"))
+    ends = [toy_stream.relative_update(g, start)[-1] for g in writes.values()]
+    assert [float(v) for v in shown[last]] == pytest.approx(ends, rel=1e-9)
+    grown_to = [toy_stream.variance(g, start)[-1] for g in writes.values()]
+    assert [float(v) for v in shown[f"variance after {n}"]] == pytest.approx(grown_to, rel=1e-9)
 
 
 def test_pre_norms_two_numbers_are_on_the_page(tab: Tab) -> None:
@@ -375,7 +384,7 @@ def test_nothing_overflows(chromium: Tab, file: Path, tmp_path: Path, width: int
 def test_colours_follow_the_system_until_told_otherwise(tab: Tab) -> None:
     def grounds() -> list[str]:
         tab.wait()
-        chart = "document.querySelector('#pairs svg').style.backgroundColor"
+        chart = "document.querySelector('#sizes svg').style.backgroundColor"
         tab.settle("new Promise((go) => setTimeout(go, 300))")
         return tab.js(f"[getComputedStyle(document.body).backgroundColor, {chart}]")
 
@@ -419,6 +428,23 @@ def test_an_address_from_anyone_breaks_nothing(chromium: Tab, file: Path, addres
     assert all(math.isfinite(row["gain"]) for row in rows(chromium, "channels", "channels"))
     assert chromium.js("document.querySelectorAll('img').length") == 0
     assert chromium.messages() == []
+
+
+def test_links_that_say_try_move_the_controls(tab: Tab) -> None:
+    links = tab.driver.find_elements("css selector", ".try a")
+    assert len(links) >= 12
+    for link in links:
+        part = link.get_attribute("href").partition("#")[2].partition(".")[0]
+        tab.js("arguments[0].click()", link)
+        tab.wait()
+        assert part in tab.js("location.hash") or part == "gain"
+    values = tab.js("Object.fromEntries(lab.panels.map((p) => [p.name, p.values]))")
+    assert values["gain"]["preset"] == "smollm2-attn_read"
+    assert (values["stream"]["ends"], values["stream"]["ratio"]) == ("own", 1.02)
+    held = [row["value"] for row in rows(tab, "updates", "blocks") if row["schedule"] == "geometric"]
+    assert max(held) - min(held) < 1e-3
+    assert values["budget"]["n_layer"] == 24
+    assert values["budget"]["teraflops"] == 0.05
 
 
 def test_hostile_names_are_words_on_the_page(tab: Tab) -> None:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from layerrope.gains import SITES, LayerRoPE
 from layerrope.inspector.depth_law import power_law
 from layerrope.recipe import TrainConfig
-from layerrope.stream import site_gains, trained_model
+from layerrope.stream import executed, site_gains
+from layerrope.trained import load_trained
 
 MOST_GAIN_NUMBERS = 250_000
 """Numbers of shared or free gain vectors that a page takes in, about 1.3 MB; a run with more gets no sliders."""
@@ -50,9 +51,10 @@ def of_run(folder: Path) -> dict[str, Any]:
     Raises:
         InputError: no run there, or no sound checkpoint of its model.
     """
-    model, config = trained_model(folder)
-    sites = {name: measure(rows.double().numpy()) for name, rows in site_gains(model).items()}
-    return {"name": f"{name_of(config)} ({folder.name})", "sites": sites, "table": _table_of(model.gains)}
+    found = load_trained(folder)
+    sites = {name: measure(rows.double().numpy()) for name, rows in site_gains(found.model).items()}
+    table = _table_of(found.model.gains, len(executed(found.model)))
+    return {"name": f"{name_of(found.config)} ({folder.name})", "sites": sites, "table": table}
 
 
 def name_of(config: TrainConfig) -> str:
@@ -60,14 +62,15 @@ def name_of(config: TrainConfig) -> str:
     return f"{config.model.scheme}, {config.model.n_layer} layers, width {config.model.d_model}"
 
 
-def _table_of(module: Any) -> dict[str, Any] | None:
+def _table_of(module: Any, depth: int) -> dict[str, Any] | None:
     """LayerRoPE's own numbers, from which the page computes its gains; None without them, or with too many."""
     tables = [m for m in module.modules() if isinstance(m, LayerRoPE)] if module is not None else []
     if len(tables) != 1 or tables[0].gamma.numel() > MOST_GAIN_NUMBERS or tables[0].d_model % 2:
         return None
     table = tables[0]
     return {
-        "n_layer": table.n_layer,
+        "n_layer": depth,
+        "trained": table.n_layer,
         "d": table.d_model,
         "base": float(table.base),
         "spectrum": table.spectrum if table.rotation else "none",

@@ -22,16 +22,17 @@ from layerrope.compare_charts import (
 )
 from layerrope.compare_table import caption_of, shown_rows
 from layerrope.errors import InputError
+from layerrope.kinds import read_config
 from layerrope.lab.measured import name_of
 from layerrope.page import Page
-from layerrope.recipe import TrainConfig, from_json
 from layerrope.report import read_comparison
 from layerrope.run_folder import read_metrics, read_record
-from layerrope.stream import site_gains, trained_model
+from layerrope.stream import site_gains
 from layerrope.studies.findings import findings_of
 from layerrope.studies.reading import read_found
 from layerrope.studies.recipes import RECIPES
 from layerrope.study import FILE, read_study
+from layerrope.trained import load_trained
 
 POINTS = 9_000
 """Points of all loss curves of one chart together; longer curves are thinned evenly."""
@@ -152,7 +153,7 @@ def _gains(made: Page, folder: Path, tables: Iterable[Table]) -> None:
 
 
 def _gain_rows(run: Path, name: str) -> list[dict[str, Any]]:
-    gains = site_gains(trained_model(run)[0])
+    gains = site_gains(load_trained(run).model)
     return [
         {"scheme": name, "panel": SITE_NAMES[site], "x": layer, "y": size}
         for site, rows in gains.items()
@@ -182,7 +183,7 @@ def _singles(made: Page, folders: Sequence[Path]) -> None:
 def _name(folder: Path) -> str:
     record = read_record(folder)
     assert record is not None
-    return name_of(from_json(TrainConfig, record["config"], f"{folder / 'config.json'}: config"))
+    return name_of(read_config(record["config"], f"{folder / 'config.json'}: config"))
 
 
 def _run_rows(folder: Path, name: str) -> list[dict[str, Any]]:

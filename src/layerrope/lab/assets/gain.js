@@ -1,12 +1,15 @@
 "use strict";
 // LayerRoPE's gains: what layerrope.gains.gain_table computes, one layer at a time, in double precision.
 //
-// A law holds: n_layer, d, base, spectrum ("rope", "single" or "none"), schedule ("power" or "geometric"),
-// alpha, beta, alpha_rot, beta_rot; gamma(layer), the vector (d); and, of a run with free tables, magnitude and
+// A law holds: n_layer, d, base, spectrum ("rope", "single" or "none"), schedule ("power", or "geometric"
+// with the number of layers it was trained with), alpha, beta, alpha_rot, beta_rot; gamma(layer), the vector (d); and, of a run with free tables, magnitude and
 // angle (n_layer), to which the four scalars are added.
 const Gain = (() => {
-  const depth = (law, l) =>
-    law.schedule === "geometric" ? (law.n_layer > 1 ? (l * Math.log(law.n_layer)) / (law.n_layer - 1) : 0) : Math.log(l + 1);
+  function depth(law, l) {
+    if (law.schedule !== "geometric") return Math.log(l + 1);
+    const L = law.trained; // of how many layers the last has the depth log(L)
+    return L > 1 ? (l * Math.log(L)) / (L - 1) : 0;
+  }
 
   const logSize = (law, l) => law.alpha + law.beta * depth(law, l) + (law.magnitude ? law.magnitude[l] : 0);
 

@@ -101,7 +101,7 @@ const GainPart = (() => {
     const d = preset.table.d;
     const rows = preset.table.per_layer ? (l) => gamma.subarray(l * d, (l + 1) * d) : () => gamma;
     const schedule = preset.table.schedule === "geometric" ? "geometric" : "power";
-    return { ...law, d, schedule, magnitude: preset.own.magnitude, angle: preset.own.angle, gamma: rows };
+    return { ...law, d, schedule, trained: preset.table.trained, magnitude: preset.own.magnitude, angle: preset.own.angle, gamma: rows };
   }
 
   function changed(values, by) {
@@ -184,7 +184,7 @@ const GainPart = (() => {
     const sizes = line((layer) => Gain.size(law, layer));
     const turns = line((layer) => Gain.turned(law, layer));
     Charts.update("sizes", { law: sizes, measured: dots((m) => m.rms), now: [sizes[l]] });
-    const measured = dots((m) => (m.gram ? Mirage.trueAngles(unpackGram(m.gram)).fromFirst : []));
+    const measured = dots((m) => (m.turned ??= m.gram ? Mirage.trueAngles(unpackGram(m.gram)).fromFirst : []));
     Charts.update("turns", { law: turns, measured, now: [turns[l]] });
   }
 
@@ -211,7 +211,7 @@ const StreamPart = (() => {
       start: "same",
     },
     { id: "ratio", label: "Its ratio", min: 0.98, max: 1.2, step: 0.0005, start: 1.02 },
-    { id: "start", label: "Variance at the start", min: 0, max: 20, step: 0.1, start: 0 },
+    { id: "start", label: "Variance at the start", min: 0, max: 100, step: 0.25, start: 0 },
   ];
   let panel = null;
 
@@ -248,13 +248,14 @@ const StreamPart = (() => {
       ["its limit in great depth", limit, limit === null ? "none" : `${show(limit)} ×`],
       ["ratio of the geometric writes", ratioAt(values, n), show(ratioAt(values, n), 5)],
     ]);
+    const own = n === 24 || n === 512 ? [] : [[`last of ${n}`, (r) => r.n, show]];
     fill(
       "stream-table",
       [
         ["schedule", (r) => r.name],
         ["update, last of 24", (r) => r[24], show],
         ["last of 512", (r) => r[512], show],
-        [`last of ${n}`, (r) => r.n, show],
+        ...own,
         [`variance after ${n}`, (r) => r.variance, show],
       ],
       rows
@@ -317,7 +318,7 @@ const MiragePart = (() => {
 
   function changed(values) {
     const source = SOURCES[values.source];
-    for (const id of ["n", "d", "top", "noise"]) panel.limit(id, { disabled: Boolean(source) });
+    for (const id of ["n", "d", "top", "noise"]) panel.limit(id, { hidden: Boolean(source) });
     const gram = source ? source.gram : Mirage.gram(Mirage.growing(values));
     const d = source ? source.d : values.d;
     shown = { gram, d, angles: Mirage.trueAngles(gram), picture: Mirage.picture(gram), null: null };

@@ -114,11 +114,13 @@ class Panel {
     field.slider.setAttribute("aria-valuetext", short);
   }
 
+  // Other bounds for a number, or keep a hand off it (disabled), or leave it out (hidden).
   limit(id, bounds) {
     const field = this.fields.get(id);
-    const { disabled, ...rest } = bounds;
+    const { disabled, hidden, ...rest } = bounds;
     Object.assign(field, rest);
     if (disabled !== undefined) for (const input of [field.number, field.slider]) input.disabled = disabled;
+    if (hidden !== undefined) field.slider.parentElement.hidden = hidden;
     this.values[id] = this.fit(field, this.values[id]);
     this.place(field);
   }
@@ -314,10 +316,7 @@ const Address = (() => {
   let at = "";
   let ready = false;
 
-  function parse() {
-    const text = location.hash.slice(1);
-    return text.includes("=") ? Object.fromEntries(new URLSearchParams(text)) : { at: text };
-  }
+  const parse = (text) => (text.includes("=") ? Object.fromEntries(new URLSearchParams(text)) : { at: text });
 
   function keep() {
     if (!ready) return;
@@ -327,15 +326,27 @@ const Address = (() => {
     history.replaceState(null, "", entries.length ? `#${new URLSearchParams(entries)}` : "#");
   }
 
-  function restore() {
-    const given = parse();
-    if (given.theme) Theme.choose(given.theme);
+  // Give every panel its own of the `given` values.
+  function spread(given) {
     for (const panel of panels) {
       const own = Object.entries(given).filter(([name]) => name.startsWith(`${panel.name}.`));
       panel.restore(Object.fromEntries(own.map(([name, value]) => [name.slice(panel.name.length + 1), value])));
     }
+  }
+
+  function restore() {
+    const given = parse(location.hash.slice(1));
+    if (given.theme) Theme.choose(given.theme);
+    spread(given);
     ready = true;
     go(given.at, false);
+  }
+
+  // What a link of the page does: show a part, or move controls where they are.
+  function follow(text) {
+    const given = parse(text);
+    spread(given);
+    if (given.at) go(given.at);
   }
 
   // Show a part, as a link to it would.
@@ -352,7 +363,7 @@ const Address = (() => {
     for (const link of document.querySelectorAll('a[href^="#"]'))
       link.addEventListener("click", (event) => {
         event.preventDefault();
-        go(link.getAttribute("href").slice(1));
+        follow(link.getAttribute("href").slice(1));
       });
     const links = new Map([...document.querySelectorAll("nav.parts a")].map((a) => [a.getAttribute("href").slice(1), a]));
     const seen = new IntersectionObserver(
