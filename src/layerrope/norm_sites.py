@@ -30,6 +30,7 @@ ROLES = {
     "mlp_write": "MLP write",
     "mlp_post": "norm after the MLP add",
     "final": "final norm",
+    "other": "another norm",
 }
 #: The roles that have one vector of the stream's width per layer.
 STREAM_ROLES = tuple(r for r in ROLES if r.endswith(("_read", "_write", "_post")))
@@ -308,6 +309,8 @@ class Found:
     known: bool
     tensors: tuple[NormTensor, ...]
     notes: tuple[str, ...] = ()
+    aside: tuple[str, ...] = ()
+    """tensors of other towers, which are not among `tensors`"""
 
 
 def role_words(role: str) -> str:
@@ -390,8 +393,15 @@ def find_norms(
     return replace(stranger, notes=(f"no tensor is called as {named} calls its norms: shown raw",))
 
 
+#: Among more norms than this no known layout is looked for.
+MOST_HINTED = 20_000
+
+
 def _hints(names: Sequence[str], stranger: Found, format: str) -> list[str]:
     """What `--architecture` to try, where the norms of a stranger are named exactly as one known layout's."""
+    names = [name for name in names if len(name) <= 1000 and _called_norm(split_name(name)[0])]
+    if len(names) > MOST_HINTED:
+        return []
     types = GGUF_ARCHITECTURES if format == "gguf" else MODEL_TYPES
     firsts = {layout: name for name, layout in reversed(types.items())}
     readings: dict[frozenset[tuple[str, str]], str] = {}
@@ -419,10 +429,11 @@ def _is_whole(found: Sequence[NormTensor], layout: Layout) -> bool:
 
 def _known(names: Iterable[str], architecture: str, layout: Layout, format: str) -> Found:
     templates = {name: role for role, group in layout.roles.items() for name in group}
+    most = max(name.count(".") for name in templates) + 1
     hits: list[tuple[str, NormTensor]] = []
     for name in names:
         pattern, layer, part = split_name(name)
-        prefix, role = _look_up(pattern, templates)
+        prefix, role = _look_up(pattern, templates, most)
         if role is not None and part is not None:
             rule, reason = convention(architecture, role, format)
             hits.append((prefix, NormTensor(name, role, layer, part, rule, reason)))
@@ -430,18 +441,22 @@ def _known(names: Iterable[str], architecture: str, layout: Layout, format: str)
     main = towers.most_common(1)[0][0] if towers else ""
     kept = [norm for prefix, norm in hits if prefix == main]
     others = [f"{n} norm tensors under {p or 'no prefix'} are another tower" for p, n in towers.items() if p != main]
-    return Found(architecture, True, tuple(_unshared(kept)), tuple(others))
+    aside = tuple(norm.name for prefix, norm in hits if prefix != main)
+    return Found(architecture, True, tuple(_unshared(kept)), tuple(others), aside)
 
 
-def _look_up(pattern: str, templates: Mapping[str, str]) -> tuple[str, str | None]:
-    """The longest tail of `pattern` that is a template, as (the prefix before it, its role)."""
-    prefix, tail = "", pattern
-    while tail:
+def _look_up(pattern: str, templates: Mapping[str, str], most: int) -> tuple[str, str | None]:
+    """The longest tail of `pattern` that is a template, as (the prefix before it, its role).
+
+    No template has more than `most` parts, and the layer's number belongs to the tail.
+    """
+    parts = pattern.rsplit(".", most)
+    first = 1 if len(parts) > most else 0  # the part in front is the rest
+    for start in range(first, len(parts)):
+        tail = ".".join(parts[start:])
         if tail in templates:
-            return prefix, templates[tail]
-        head, _, tail = tail.partition(".")
-        prefix += head + "."
-        if head == "{l}":
+            return pattern[: len(pattern) - len(tail)], templates[tail]
+        if parts[start] == "{l}":
             break
     return "", None
 
@@ -458,13 +473,22 @@ def _unshared(norms: list[NormTensor]) -> list[NormTensor]:
 _NORM_LIKE = re.compile(r"(norm|layernorm|layer_norm|(^|[._])ln(_?\w{1,4})?$|(^|\.)ls\d$|layer_?scale)", re.I)
 
 
+def norm_like(name: str) -> bool:
+    """Is a tensor called like a norm's, in whatever model and with whatever last part?"""
+    pattern, last = split_name(name)[0], name.rpartition(".")[2]
+    return _called_norm(pattern) or _called_norm(last) or re.match(r"gamma|lambda\d", last) is not None
+
+
+def _called_norm(pattern: str) -> bool:
+    return _NORM_LIKE.search(".".join(pattern.rsplit(".", 2)[-2:])) is not None
+
+
 def _unknown(names: Iterable[str], architecture: str, shapes: Mapping[str, tuple[int, ...]], format: str) -> Found:
     rule, reason = convention(architecture, "", format)
     norms = []
     for name in names:
         pattern, layer, part = split_name(name)
-        last = ".".join(pattern.split(".")[-2:])
-        if part is not None and _NORM_LIKE.search(last) and len(shapes.get(name, (1,))) == 1:
+        if part is not None and _called_norm(pattern) and len(shapes.get(name, (1,))) == 1:
             norms.append(NormTensor(name, f"unknown:{pattern.replace('{l}', '*')}", layer, part, rule, reason))
     return Found(architecture, False, tuple(norms))
 

@@ -313,7 +313,9 @@ def test_an_index_that_names_a_pickle_is_refused_by_its_name(tmp_path: Path, nam
 
 def test_files_that_tensors_come_from_are_told(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m", tiny_llama(), shards=2)
-    assert {p.name for p in open_source(folder).files()} == {f"model-0000{i}-of-00002.safetensors" for i in (1, 2)}
+    shards = {f"model-0000{i}-of-00002.safetensors" for i in (1, 2)}
+    found = {p.name for p in open_source(folder).files()}
+    assert found == {*shards, "model.safetensors.index.json", "config.json"}
 
 
 @pytest.mark.parametrize("place", ["config.json", "model.safetensors.index.json"])

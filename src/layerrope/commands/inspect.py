@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +38,8 @@ class Command:
     save: Path | None = None
     """write the gains here as .npz (one model)"""
     check: bool = False
-    """only look for NaN, Inf, all-zero, all-ones and missing norms; exit code 1 if there are any"""
+    """only look for NaN, Inf, empty, all-zero, all-ones and missing norms, in all there is that is called like a norm
+    (nothing is fitted); exit code 1 if there are any"""
     survey: bool = False
     """inspect the list of 16 open models of 9 families"""
     architecture: str | None = None
@@ -44,13 +47,13 @@ class Command:
     revision: str | None = None
     """branch, tag or commit of a Hub id"""
     token: str | None = None
-    """access token for gated models, sent to the Hub only"""
+    """access token for gated models, sent to the Hub (or --endpoint) only"""
     endpoint: str | None = None
-    """address of another Hub"""
+    """address of another Hub; a saved token is not sent there, only one given by --token"""
     base: float | None = None
     """base of LayerRoPE's spectrum over channel pairs (default: the run's own, else 100)"""
     shuffles: int = 20
-    """tables with shuffled channels in the rotation's null"""
+    """tables with shuffled channels in the rotation's null, 0 to 10,000"""
     layers: bool = False
     """print the statistics of every layer too"""
 
@@ -59,6 +62,8 @@ class Command:
             raise InputError("name at least one model, or --survey for the list (not both)")
         if self.save and (self.survey or len(self.models) != 1):
             raise InputError("--save takes the gains of one model: name exactly one")
+        if self.check and (self.html or self.png):
+            raise InputError("--check fits nothing, so there is no page and no chart: leave one of them out")
         if self.png:
             from layerrope.inspector.figures import check_picture_path
 
@@ -67,20 +72,35 @@ class Command:
         if not inspections:
             raise InputError("none of the survey's models could be reached: is there a network?")
         self._write(inspections)
-        self._show(inspections)
-        return int(self.check and any(i.faults for i in inspections))
+        failed = self.check and any(i.faults for i in inspections)
+        try:
+            self._show(inspections)
+            sys.stdout.flush()
+        except BrokenPipeError:  # a reader that has seen enough must not turn a failed check into a passed one
+            if not failed:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(failed)
 
     def _look(self, model: str) -> Inspection:
-        from layerrope.inspector import inspect
+        from layerrope import inspector
 
-        return inspect(
+        if self.check:
+            return inspector.check(
+                model,
+                revision=self.revision,
+                token=self.token,
+                endpoint=self.endpoint,
+                architecture=self.architecture,
+            )
+        return inspector.inspect(
             model,
             revision=self.revision,
             token=self.token,
             endpoint=self.endpoint,
             architecture=self.architecture,
             base=self.base,
-            shuffles=0 if self.check else self.shuffles,
+            shuffles=self.shuffles,
         )
 
     def _survey(self) -> list[Inspection]:
@@ -99,11 +119,15 @@ class Command:
 
     def _write(self, inspections: Sequence[Inspection]) -> None:
         from layerrope.files import write_atomic
+        from layerrope.inspector.inspection import refuse_inputs
 
+        refuse_inputs(inspections, [path for path in (self.html, self.png, self.csv, self.save) if path])
         if self.html:
             from layerrope.inspector.report import report_page
 
             note(f"wrote {report_page(inspections).write(self.html)}")
+        if self.check and (self.html or self.png):
+            raise InputError("--check fits nothing, so there is no page and no chart: leave one of them out")
         if self.png:
             from layerrope.inspector.figures import save_pictures
 
@@ -118,11 +142,11 @@ class Command:
 
     def _show(self, inspections: Sequence[Inspection]) -> None:
         from layerrope.inspector.inspection import json_document
-        from layerrope.inspector.printing import print_faults, print_inspections
+        from layerrope.inspector.printing import print_checks, print_inspections
 
         if self.json:
             emit_json(json_document(list(inspections)))
         elif self.check:
-            print_faults(inspections)
+            print_checks(inspections)
         else:
             print_inspections(inspections, self.layers)

@@ -8,6 +8,6 @@ side. Only numpy and scipy compute; torch is imported for a LayerRoPE run of thi
 from __future__ import annotations
 
 from layerrope.inspector.compare import Comparison, compare
-from layerrope.inspector.inspection import SCHEMA_VERSION, Inspection, inspect
+from layerrope.inspector.inspection import SCHEMA_VERSION, Inspection, check, inspect
 
-__all__ = ["SCHEMA_VERSION", "Comparison", "Inspection", "compare", "inspect"]
+__all__ = ["SCHEMA_VERSION", "Comparison", "Inspection", "check", "compare", "inspect"]

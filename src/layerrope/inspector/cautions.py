@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from layerrope.inspector.naming import at_most
 from layerrope.norm_sites import role_words
 
 #: Fault -> what is said of the layers that have it, and of a single norm.
 _SAID = {
     "NaN": ("holds NaN in {}", "holds NaN"),
     "Inf": ("holds Inf in {}", "holds Inf"),
+    "empty": ("is empty in {}", "is empty"),
     "all zeros": ("is all zeros in {}", "is all zeros"),
     "all ones": ("is all ones in {} (probably untrained)", "is all ones (probably untrained)"),
     "missing": ("lacks {}", "is missing"),
@@ -22,7 +24,7 @@ def fault_words(faults: Iterable[Mapping[str, Any]]) -> list[str]:
     groups: dict[tuple[str, str, str], list[int | None]] = {}
     for f in faults:
         groups.setdefault((f["role"], f["part"], f["fault"]), []).append(f["layer"])
-    return [_clause(*key, [n for n in layers if n is not None]) for key, layers in groups.items()]
+    return at_most([_clause(*key, [n for n in layers if n is not None]) for key, layers in groups.items()])
 
 
 def _clause(role: str, part: str, fault: str, layers: Sequence[int]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layerrope.inspector.angles import angles
+from layerrope.inspector.naming import unique
 from layerrope.inspector.site import layer_statistics
 from layerrope.inspector.table import Row, Site
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 class Comparison:
     """Every later model against the first."""
 
+    labels: list[str]
+    """what each model is called here: its label, numbered where two are the same"""
     site_rows: list[dict[str, Any]]
     """one row per role and model: growth, direction, errors"""
     layer_rows: list[dict[str, Any]]
@@ -56,18 +59,21 @@ _DIFFERENCES = ("ratio", "angle", "largest_difference")
 
 def compare(inspections: Sequence[Inspection]) -> Comparison:
     """Set `inspections` side by side; the first is what the others are compared with."""
-    first, *others = inspections
+    labels = unique(i.label for i in inspections)
+    named = list(zip(labels, inspections, strict=True))
+    (_, first), *others = named
     roles = list(dict.fromkeys(role for i in inspections for role in i.reports))
-    owners = {role: [i.label for i in inspections if role in i.reports] for role in roles}
+    owners = {role: [label for label, i in named if role in i.reports] for role in roles}
     by_layer = [
         row
         for role in roles
-        for other in others
+        for label, other in others
         if role in first.reports and role in other.reports
-        for row in _against(first, other, role)
+        for row in _against(first.reports[role].site, other.reports[role].site, role, label, labels[0])
     ]
     return Comparison(
-        site_rows=[_site_row(role, i) for role in roles for i in inspections if role in i.reports],
+        labels=labels,
+        site_rows=[_site_row(role, label, i) for role in roles for label, i in named if role in i.reports],
         layer_rows=by_layer,
         role_rows=_over_layers(by_layer),
         only_in={role: labels for role, labels in owners.items() if len(labels) < len(inspections)},
@@ -107,17 +113,16 @@ def short_labels(labels: Sequence[str]) -> list[str]:
     return short
 
 
-def _site_row(role: str, inspection: Inspection) -> dict[str, Any]:
+def _site_row(role: str, label: str, inspection: Inspection) -> dict[str, Any]:
     row = next(row for row in inspection.summary_rows() if row["site"] == role)
-    return {"site": role, "model": inspection.label, **{name: row.get(name) for name in _COLUMNS}}
+    return {"site": role, "model": label, **{name: row.get(name) for name in _COLUMNS}}
 
 
-def _against(first: Inspection, other: Inspection, role: str) -> list[dict[str, Any]]:
-    a, b = first.reports[role].site, other.reports[role].site
+def _against(a: Site, b: Site, role: str, label: str, against: str) -> list[dict[str, Any]]:
     rows = []
     for row, depth in zip(a.rows, _relative(a), strict=True):
         match = b.rows[int(np.argmin(np.abs(_relative(b) - depth)))]
-        head = {"site": role, "model": other.label, "against": first.label, "depth": float(depth)}
+        head = {"site": role, "model": label, "against": against, "depth": float(depth)}
         rows.append({**head, "layer": row.layer, "its_layer": match.layer, **_difference(row, match)})
     return rows
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
@@ -14,7 +13,9 @@ import numpy as np
 from layerrope.charts import DASHED, KEEP_SHAPE, PALETTE, save_png
 from layerrope.errors import InputError
 from layerrope.inspector.compare import short_labels
+from layerrope.inspector.inspection import refuse_inputs
 from layerrope.inspector.mds import Picture, pure_scaling_picture
+from layerrope.inspector.naming import file_names
 from layerrope.inspector.scale import exponent, scaled
 from layerrope.inspector.site import SiteReport, layer_statistics
 from layerrope.norm_sites import role_words
@@ -341,15 +342,19 @@ def save_pictures(inspections: Sequence[Inspection], path: str | os.PathLike[str
     Raises InputError for another kind of picture, or where it cannot write.
     """
     check_picture_path(path)
+    refuse_inputs(inspections, [path])
     path = Path(path)
     if path.suffix.lower() == ".png":
         return [save_png(_overview(inspections), path)]
     labels = short_labels([i.label for i in inspections]) if len(inspections) > 1 else [""]
-    return [
-        save_png(_alone(name, figure, inspection.label), path / f"{_file_name(f'{label}.{name}'.lstrip('.'))}.png")
+    drawn = [
+        (f"{label}.{name}".lstrip("."), _alone(name, figure, inspection.label))
         for label, inspection in zip(labels, inspections, strict=True)
         for name, figure in charts(inspection).items()
     ]
+    stems = file_names(name for name, _ in drawn)
+    refuse_inputs(inspections, [path / f"{stem}.png" for stem in stems])
+    return [save_png(chart, path / f"{stem}.png") for stem, (_, chart) in zip(stems, drawn, strict=True)]
 
 
 def _overview(inspections: Sequence[Inspection]) -> alt.VConcatChart:
@@ -395,7 +400,3 @@ def _without_usermeta(chart: Any) -> Any:
 def _brief(label: str, most: int = 80) -> str:
     """The end of a long label, which tells models apart."""
     return label if len(label) <= most else f"…{label[1 - most :]}"
-
-
-def _file_name(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[-80:] or "model"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,6 +29,8 @@ LEVEL = 0.05
 #: Share of the squared gains that the magnitude must leave for a rotation to be looked for: the search itself is exact
 #: to about ten digits only.
 LEAST_LEFT = 1e-8
+#: Tables searched at a time.
+BATCH = 64
 
 
 @dataclass(frozen=True)
@@ -190,9 +193,12 @@ def _search(rows: Array, depth: Array, base: float, shuffles: int, seed: int) ->
     total = float(np.sum(rows**2))
     residual = max(total - flat.explained, LEAST_LEFT * total)
     rng = np.random.default_rng(seed)
-    shuffled = [rows[:, rng.permutation(rows.shape[1])] for _ in range(shuffles)]
+    shuffled = (rows[:, rng.permutation(rows.shape[1])] for _ in range(shuffles))
+    tables, turns = chain([rows], shuffled), []
     search = RotationSearch(depth, spectrum(rows.shape[1], base), flat.beta)
-    return search.run([rows, *shuffled], residual, flat.explained)
+    while batch := search.run(islice(tables, BATCH), residual, flat.explained):
+        turns += batch
+    return turns
 
 
 def _angles(depth: Array, turn: Turn, d: int, base: float) -> Array:

@@ -11,16 +11,18 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[Any]
 
 #: What can be wrong, worst first; `fault` says all but the last, which no tensor can.
-FAULTS = ("NaN", "Inf", "all zeros", "all ones", "missing")
+FAULTS = ("empty", "NaN", "Inf", "all zeros", "all ones", "missing")
 
 
 def fault(values: Array, gain: bool = True) -> str | None:
     """What is wrong with one tensor, or None. A bias (`gain` False) may well be all zeros or ones."""
+    if values.size == 0:
+        return "empty"
     if np.isnan(values).any():
         return "NaN"
     if np.isinf(values).any():
         return "Inf"
-    if not gain or values.size == 0:
+    if not gain:
         return None
     if not values.any():
         return "all zeros"

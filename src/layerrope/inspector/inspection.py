@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +17,10 @@ from layerrope.errors import InputError
 from layerrope.files import write_atomic, write_json
 from layerrope.inspector.depth_law import best_law
 from layerrope.inspector.mds import pure_scaling_picture
+from layerrope.inspector.naming import array_names
 from layerrope.inspector.site import SiteReport, layer_statistics, report_site
-from layerrope.inspector.table import GainTable, Row, Site, Source, read_table
-from layerrope.inspector.words import model_verdict, site_verdict
+from layerrope.inspector.table import OTHER, GainTable, Row, Site, Source, read_table
+from layerrope.inspector.words import check_verdict, model_verdict, site_verdict
 
 if TYPE_CHECKING:
     import altair as alt
@@ -29,6 +32,8 @@ SCHEMA_VERSION = 1
 
 #: Sites that are measured; only a stranger's naming can make more.
 MOST_SITES = 24
+#: Shuffled tables of a null; each costs a search.
+MOST_SHUFFLES = 10_000
 
 
 def inspect(
@@ -57,22 +62,48 @@ def inspect(
     Raises:
         InputError: the source cannot be read, or holds no norm gains.
     """
-    if shuffles < 0:
-        raise InputError(f"shuffles must be 0 or more: got {shuffles}")
-    if base is not None and not base > 1:
+    if not 0 <= shuffles <= MOST_SHUFFLES:
+        raise InputError(f"shuffles must be 0 to {MOST_SHUFFLES}: got {shuffles}")
+    if base is not None and not 1 < base < math.inf:
         raise InputError(f"the base of the spectrum must be above 1: got {base}")
-    if isinstance(source, str | os.PathLike):
-        from layerrope.tensors import open_source
-
-        source = open_source(source, revision=revision, token=token, endpoint=endpoint)
-    table = read_table(source, architecture)
-    chosen = base or table.base or 100.0
+    table = read_table(_opened(source, revision, token, endpoint), architecture)
+    own = table.base if table.base is not None and 1 < table.base < math.inf else 100.0
     roles = sorted(table.sites, key=lambda role: -len(table.sites[role].rows))[:MOST_SITES]
     if len(roles) < len(table.sites):
         left = len(table.sites) - len(roles)
         table = dataclasses.replace(table, notes=(*table.notes, f"{left} more sites, with fewer layers, not measured"))
     measured = {role: site for role, site in table.sites.items() if role in roles}
-    return Inspection(table, {r: report_site(s, chosen, shuffles, seed) for r, s in measured.items()})
+    return Inspection(table, {r: report_site(s, base or own, shuffles, seed) for r, s in measured.items()})
+
+
+def check(
+    source: str | os.PathLike[str] | Source,
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    endpoint: str | None = None,
+    architecture: str | None = None,
+) -> Inspection:
+    """Every norm-like tensor of a checkpoint looked at for what is broken; nothing is fitted.
+
+    The arguments are those of `inspect`. `Inspection.faults` lists NaN, Inf, empty, all-zero and all-ones tensors and
+    missing layers, in layers past the configured depth, other towers and norms of no known site too.
+
+    Raises:
+        InputError: the source cannot be read, or holds nothing that is called like a norm.
+    """
+    source = _opened(source, revision, token, endpoint)
+    return Inspection(read_table(source, architecture, everything=True), {}, fitted=False)
+
+
+def _opened(
+    source: str | os.PathLike[str] | Source, revision: str | None, token: str | None, endpoint: str | None
+) -> Source:
+    if not isinstance(source, str | os.PathLike):
+        return source
+    from layerrope.tensors import open_source
+
+    return open_source(source, revision=revision, token=token, endpoint=endpoint)
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,6 +113,8 @@ class Inspection:
     table: GainTable
     reports: dict[str, SiteReport]
     """role -> what its gains say"""
+    fitted: bool = True
+    """False where the norms were only looked at (`check`)"""
 
     @property
     def label(self) -> str:
@@ -91,11 +124,20 @@ class Inspection:
     @property
     def verdict(self) -> str:
         """Two or three sentences on the whole model."""
+        if not self.fitted:
+            return check_verdict(self.looked_at, self.faults, self.table.depth)
         return model_verdict(list(self.reports.values()), self.faults)
+
+    @property
+    def looked_at(self) -> int:
+        """Norm vectors and biases that were read."""
+        sites = [*self.table.sites.values(), *self.table.biases.values()]
+        alone = (self.table.singles, self.table.single_biases, self.table.others)
+        return sum(len(site.rows) for site in sites) + sum(map(len, alone))
 
     def __repr__(self) -> str:
         layers = max((s.expected for s in self.table.sites.values()), default=0)
-        sites = f"{len(self.reports)} sites of {layers} layers"
+        sites = f"{len(self.reports or self.table.sites)} sites of {layers} layers"
         return f"Inspection({self.label!r}: {self.table.architecture}, {sites}, {len(self.faults)} faults)"
 
     @property
@@ -109,6 +151,7 @@ class Inspection:
         rows += [_line(role, "gain", "", row) for role, row in self.table.singles.items()]
         rows += [_line(s.role, "bias", "w", row) for s in self.table.biases.values() for row in s.rows]
         rows += [_line(role, "bias", "w", row) for role, row in self.table.single_biases.items()]
+        rows += [_line(OTHER, "gain", "raw", row) for row in self.table.others]
         return [{"model": self.label, **row} for row in rows]
 
     def layers(self) -> pl.DataFrame:
@@ -145,6 +188,8 @@ class Inspection:
             "requests": table.spent[1],
             "notes": list(table.notes),
             "verdict": self.verdict,
+            "fitted": self.fitted,
+            "norms_read": self.looked_at,
             "faults": self.faults,
             "learned_scalars": table.scalars,
             "sites": {role: _site_document(report) for role, report in self.reports.items()},
@@ -156,16 +201,19 @@ class Inspection:
 
     def to_json(self, path: str | os.PathLike[str]) -> Path:
         """Write `document` with the schema version. Raises InputError if it cannot be written."""
+        refuse_inputs([self], [path])
         return write_json(path, json_document([self]))
 
     def to_csv(self, path: str | os.PathLike[str]) -> Path:
         """Write `layers` as CSV. Raises InputError if it cannot be written."""
+        refuse_inputs([self], [path])
         return write_atomic(path, csv_text([self]))
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write the report page. Raises InputError if it cannot be written."""
         from layerrope.inspector.report import report_page
 
+        refuse_inputs([self], [path])
         return report_page([self]).write(path)
 
     def to_png(self, path: str | os.PathLike[str]) -> list[Path]:
@@ -179,16 +227,37 @@ class Inspection:
 
         Broken layers are kept as they are; only layers of another width than most are not.
         """
+        refuse_inputs([self], [path])
+        table = self.table
+        names = array_names([*dict.fromkeys([*table.sites, *table.singles, *table.biases, *table.single_biases])])
         arrays: dict[str, Any] = {"label": np.array(self.label)}
-        for role, site in self.table.sites.items():
-            arrays |= _stacked(role, site)
-        for role, site in self.table.biases.items():
-            arrays |= _stacked(f"{role}.bias", site)
-        arrays |= {role: row.values for role, row in self.table.singles.items()}
-        arrays |= {f"{role}.bias": row.values for role, row in self.table.single_biases.items()}
+        for role, site in table.sites.items():
+            arrays |= _stacked(names[role], site)
+        for role, site in table.biases.items():
+            arrays |= _stacked(f"{names[role]}.bias", site)
+        arrays |= {names[role]: row.values for role, row in table.singles.items()}
+        arrays |= {f"{names[role]}.bias": row.values for role, row in table.single_biases.items()}
         data = io.BytesIO()
-        np.savez(data, allow_pickle=False, **{_key(k): _narrow(v) for k, v in arrays.items()})
+        np.savez(data, allow_pickle=False, **{k: _narrow(v) for k, v in arrays.items()})
         return write_atomic(path, data.getvalue())
+
+
+def refuse_inputs(inspections: Sequence[Inspection], outputs: Sequence[str | os.PathLike[str]]) -> None:
+    """Raises InputError where an output is a file that was read, by whatever name or link, or the same as another."""
+    read = [file for i in inspections for file in i.table.files]
+    for output in map(Path, outputs):
+        if any(_same(output, file) for file in read):
+            raise InputError(f"{output} is what was inspected, so it is not written over: choose another name")
+    places = [os.path.realpath(output) for output in outputs]
+    if len(set(places)) < len(places):
+        raise InputError("two outputs have the same name: give each its own")
+
+
+def _same(a: Path, b: Path) -> bool:
+    try:
+        return os.path.samefile(a, b)
+    except (OSError, ValueError):
+        return False
 
 
 def json_document(inspections: list[Inspection]) -> dict[str, Any]:
@@ -306,8 +375,3 @@ def _stacked(name: str, site: Site) -> dict[str, np.ndarray]:
     rows = site.stackable
     layers = np.array([row.layer for row in rows], dtype=np.int64)
     return {name: np.array([row.values for row in rows], dtype=np.float64), f"{name}.layers": layers}
-
-
-def _key(name: str) -> str:
-    """An array's name inside an npz, which is a file's name there."""
-    return name.replace("/", "_").replace("\\", "_")

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from layerrope.inspector.compare import compare, short_labels
+from layerrope.inspector.naming import shortened
 from layerrope.inspector.words import fixed, share
 from layerrope.page import MISSING, show
 from layerrope.terminal import note, out
@@ -37,21 +38,27 @@ def print_inspections(inspections: Sequence[Inspection], layers: bool = False) -
         _print_comparison(inspections, by_depth=layers or len(inspections) == 2)
 
 
-def print_faults(inspections: Sequence[Inspection]) -> None:
-    """Broken and untouched norms, or that there are none."""
+#: Rows of faults that are printed; all of them are in the JSON document.
+MOST_FAULTS = 200
+
+
+def print_checks(inspections: Sequence[Inspection]) -> None:
+    """Broken and untouched norms of every model, or that there are none; and what was left out."""
     for inspection in inspections:
+        for words in inspection.table.notes:
+            note(f"{inspection.label}: {words}")
         if inspection.faults:
-            columns = ("role", "part", "layer", "fault", "name")
-            print_table(f"{inspection.label}: broken, untouched or missing", inspection.faults, columns)
+            print_faults(inspection)
         else:
-            note(f"{inspection.label}: every norm is finite, none is all zeros or all ones, {_complete(inspection)}")
+            note(f"{inspection.label}: {inspection.verdict}")
 
 
-def _complete(inspection: Inspection) -> str:
-    table = inspection.table
-    if table.depth is None:
-        return "and no layer between others is missing (the configuration names no depth)"
-    return f"and none of the configured {table.depth} layers is missing"
+def print_faults(inspection: Inspection) -> None:
+    """Broken and untouched norms."""
+    columns = ("role", "part", "layer", "fault", "name")
+    print_table(f"{inspection.label}: broken, untouched or missing", inspection.faults[:MOST_FAULTS], columns)
+    if len(inspection.faults) > MOST_FAULTS:
+        note(f"and {len(inspection.faults) - MOST_FAULTS} more: --json lists all")
 
 
 def _print_model(inspection: Inspection) -> None:
@@ -72,7 +79,7 @@ def _print_model(inspection: Inspection) -> None:
         scalars = [{"site": site, **values} for site, values in table.scalars.items()]
         print_table("Scalars as this run learned them", scalars)
     if inspection.faults:
-        print_faults([inspection])
+        print_faults(inspection)
 
 
 def _conventions(inspection: Inspection) -> list[str]:
@@ -138,7 +145,7 @@ def _fixed(value: float | None, decimals: int = 2) -> str:
 
 def _print_comparison(inspections: Sequence[Inspection], by_depth: bool) -> None:
     both = compare(inspections)
-    labels = [i.label for i in inspections]
+    labels = both.labels
     short = dict(zip(labels, short_labels(labels), strict=True))
     print_table("Side by side", [{**_side(r), "model": short[r["model"]]} for r in both.site_rows])
     print_table(f"Against {short[labels[0]]}, over all layers", [_apart(r, short) for r in both.role_rows])
@@ -146,8 +153,8 @@ def _print_comparison(inspections: Sequence[Inspection], by_depth: bool) -> None
         columns = ("site", "model", "layer", "its_layer", "rms", "its_rms", "ratio", "angle")
         rows = [{**r, "model": short[r["model"]]} for r in both.layer_rows]
         print_table(f"Against {short[labels[0]]}, by role and depth", rows, columns)
-    for role, labels in both.only_in.items():
-        note(f"only in {', '.join(labels)}: {role}")
+    for role, owners in both.only_in.items():
+        note(f"only in {', '.join(owners)}: {role}")
 
 
 def _apart(row: Line, short: Mapping[str, str]) -> dict[str, Any]:
@@ -198,14 +205,6 @@ def print_table(title: str, rows: Sequence[Line], columns: Sequence[str] | None 
         for row in zip(*(cells[n] for n in group), strict=True):
             table.add_row(*map(escape, row))
         out.print(table)
-
-
-def shortened(text: str, most: int | None) -> str:
-    """`text` in at most `most` characters: its middle gives way, since the ends of a name tell most."""
-    if most is None or len(text) <= most:
-        return text
-    tail = (most - 1) * 2 // 3
-    return f"{text[: most - 1 - tail]}…{text[-tail:]}"
 
 
 def side_by_side(widths: Mapping[str, int], limit: int) -> list[list[str]]:

@@ -42,10 +42,12 @@ def report_page(inspections: Sequence[Inspection]) -> Page:
 
 def _comparison(page: Page, inspections: Sequence[Inspection]) -> None:
     both = compare(inspections)
-    labels = [i.label for i in inspections]
+    labels = both.labels
     short = dict(zip(labels, short_labels(labels), strict=True))
     page.heading("Side by side")
-    page.table([{"model": short[i.label], "verdict": i.verdict} for i in inspections], "In words")
+    page.table(
+        [{"model": short[n], "verdict": i.verdict} for n, i in zip(labels, inspections, strict=True)], "In words"
+    )
     page.charts([f[:3] for f in comparison_charts(inspections)])
     page.table(_renamed(both.site_rows, _BY_ROLE, short), "By role")
     if both.only_in:

@@ -13,6 +13,7 @@ the d channels again.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -29,6 +30,8 @@ TURN = (0.01, 2 * math.pi)
 SLOPE = (-3.0, 3.0)
 #: Layers that enter a search; deeper tables are thinned evenly.
 MOST_LAYERS = 64
+#: Numbers of a table and its turned copies that are held at once.
+MOST_SPUN = 1 << 22
 
 _TURNS = (0.01, 0.03, 0.1, 0.2, 0.35, 0.5, 0.75, *np.arange(1.0, 6.0, 0.3).tolist(), TURN[1])
 _SLOPES = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
@@ -78,12 +81,16 @@ class RotationSearch:
         self.grid = np.array([(math.log(t), sign * s) for t in _TURNS for s in _SLOPES for sign in (-1, 1)])
         self.betas = beta + np.linspace(-0.4, 0.4, 9)
 
-    def run(self, tables: list[Array], residual: float, explained: float) -> list[Turn]:
+    def run(self, tables: Iterable[Array], residual: float, explained: float) -> list[Turn]:
         """The best rotation of every (L, d) table; all share one squared norm, and `explained` of it is what the
         magnitude alone explains, `residual` what it leaves."""
-        values = [self._values(rows) for rows in tables]
-        squares = np.array([np.einsum("ld,ld->l", rows, rows) for rows in tables])
-        starts = self._best_of_grid(np.stack(values), squares)
+        values, squares = [], []
+        for rows in tables:  # one at a time: only what is small is kept of each
+            values.append(self._values(rows))
+            squares.append(np.einsum("ld,ld->l", rows, rows))
+        if not values:
+            return []
+        starts = self._best_of_grid(np.stack(values), np.array(squares))
         return [
             self._refined(v, q, start, residual, explained) for v, q, start in zip(values, squares, starts, strict=True)
         ]
@@ -92,8 +99,10 @@ class RotationSearch:
         """f_lm at the nodes for l < m, (NODES, L (L-1)/2). f_lm(-t) = f_ml(t) halves the work."""
         n, d = rows.shape
         pairs = np.ascontiguousarray(rows).view(np.complex128)
-        spun = (pairs * self.spins).view(np.float64).reshape(-1, d)
-        f = (spun @ rows.T).reshape(-1, n, n)  # [node, m, l]
+        size = max(1, MOST_SPUN // rows.size)
+        parts = (self.spins[start : start + size] for start in range(0, len(self.spins), size))
+        spun = ((pairs * spins).view(np.float64).reshape(-1, d) for spins in parts)
+        f = np.concatenate([copy @ rows.T for copy in spun]).reshape(-1, n, n)  # [node, m, l]
         return np.concatenate([f[:, self.upper[1], self.upper[0]], f[:, self.upper[0], self.upper[1]]])
 
     def scalars(self, point: Array) -> tuple[Array, Array]:

@@ -15,12 +15,14 @@ import numpy as np
 
 from layerrope.errors import InputError
 from layerrope.inspector.health import fault
+from layerrope.inspector.table import DEEPEST, MOST_NUMBERS, WIDEST, Row, Site
 from layerrope.norm_sites import architecture_of
+from layerrope.tensors.blobs import printable
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from layerrope.inspector.table import GainTable, Site, Source
+    from layerrope.inspector.table import GainTable, Source
 
 
 def has_gains(source: Source) -> bool:
@@ -33,23 +35,32 @@ def with_gains(table: GainTable, source: Source) -> GainTable:
 
     Raises InputError where the configuration does not describe the tensors.
     """
+    import torch
+
     from layerrope.scheme_table import scheme
 
-    shape = _shape(source)
-    chosen = scheme(str(shape["scheme"]))
-    module = chosen.build_gains(int(shape["n_layer"]), int(shape["d_model"]))
-    if module is None:
+    shape = _checked(_shape(source), source)
+    chosen = scheme(shape["scheme"])
+    n_layer, d_model = shape["n_layer"], shape["d_model"]
+    with torch.device("meta"):  # its shapes cost nothing; a configuration may say anything
+        described = chosen.build_gains(n_layer, d_model)
+    if described is None:
         return table
-    _load(module, source)
+    stored = _stored(described, source)
+    module = chosen.build_gains(n_layer, d_model)
+    assert module is not None
+    _load(module, stored, source)
     rows = module().detach().double().numpy()  # (L, kinds, read or write, d or 1)
     sites = dict(table.sites)
+    learned = any(True for _ in module.parameters())
     for k, kind in enumerate(("attn", "mlp")):
         covered = chosen.covers(kind)
         for r, end in enumerate(("read", "write")):
             if getattr(covered, end):
                 role = f"{kind}_{end}"
-                words = f"gain table of scheme {shape['scheme']}"
-                sites[role] = _effective(role, rows[:, k, r], sites.get(role), int(shape["d_model"]), words)
+                weights = {row.layer for row in sites[role].rows} if role in sites else set[int]()
+                site = _effective(role, rows[:, k, r], sites.get(role), d_model, shape["scheme"], learned)
+                sites[role] = site if end == "write" or covered.replaces_read else _with_gaps(site, weights)
     order = [r for r in _ORDER if r in sites] + [r for r in sites if r not in _ORDER]
     table = replace(table, sites={role: sites[role] for role in order})
     return replace(table, scalars=learned_scalars(module), base=_base(module))
@@ -70,13 +81,35 @@ def _shape(source: Source) -> Mapping[str, Any]:
     raise InputError(f"{source.label}: its config.json names no scheme, n_layer and d_model, so no gains can be built")
 
 
-def _load(module: nn.Module, source: Source) -> None:
-    """Fill `module` with the source's `gains.*` tensors, under their own names or those of an exported folder."""
-    import torch
+def _checked(shape: Mapping[str, Any], source: Source) -> Mapping[str, Any]:
+    """`shape` where it can be that of the tensors. Raises InputError before anything is built from it."""
+    spec = shape["scheme"]
+    if not isinstance(spec, str) or len(spec) > 300:
+        raise InputError(f"{source.label}: config.json names no scheme: {printable(spec, 60)}")
+    for name, most in (("n_layer", DEEPEST), ("d_model", WIDEST)):
+        if type(shape[name]) is not int or not 1 <= shape[name] <= most:
+            said = printable(shape[name], 60)
+            raise InputError(f"{source.label}: {name} in config.json is {said}, no whole number from 1 to {most}")
+    found = [int(m[1]) for name in source.names if (m := re.search(r"(?:^|\.)layers\.(\d{1,9})\.", name))]
+    depth = max(found, default=-1) + 1
+    if depth != shape["n_layer"]:
+        raise InputError(
+            f"{source.label}: config.json says {shape['n_layer']} layers, the tensors are of {depth}: they are no "
+            f"model together"
+        )
+    if depth * shape["d_model"] > MOST_NUMBERS // 4:
+        raise InputError(f"{source.label}: a gain table of {depth} layers and {shape['d_model']} channels is too large")
+    return shape
 
+
+def _stored(described: nn.Module, source: Source) -> dict[str, str]:
+    """Key of the module's state -> the tensor that holds it, its own name or that of an exported folder's.
+
+    Raises InputError where one is missing or of another shape.
+    """
     from layerrope.gains import own_name
 
-    state = module.state_dict()
+    state = described.state_dict()
     prefixes = {
         name: own_name(name.partition("gains.")[2]) for name in source.names if re.search(r"(^|\.)gains\.", name)
     }
@@ -84,24 +117,44 @@ def _load(module: nn.Module, source: Source) -> None:
     missing = sorted(set(state) - set(names))
     if missing:
         raise InputError(f"{source.label} lacks the gain tensors {', '.join(f'gains.{m}' for m in missing)}")
-    values = source.read(names.values())
     for key, name in names.items():
-        has, needs = tuple(values[name].shape), tuple(state[key].shape)
+        has, needs = tuple(source.names[name].shape), tuple(state[key].shape)
         if has != needs:
-            raise InputError(f"{source.label}: {name} has shape {has}, its scheme needs {needs}")
+            raise InputError(f"{source.label}: {printable(name)} has shape {has}, its scheme needs {needs}")
+    return names
+
+
+def _load(module: nn.Module, names: Mapping[str, str], source: Source) -> None:
+    """Fill `module` with the tensors that `names` (key -> tensor) says."""
+    import torch
+
+    values = source.read(names.values())
     module.load_state_dict({key: torch.from_numpy(np.array(values[name])) for key, name in names.items()})
 
 
-def _effective(role: str, rows: np.ndarray, weights: Site | None, d: int, words: str) -> Site:
-    from layerrope.inspector.table import Row, Site
+def _effective(role: str, rows: np.ndarray, weights: Site | None, d: int, scheme: str, learned: bool) -> Site:
+    """What acts at each layer: the table's row times the norm's own weight, where it has one.
 
-    own = {row.layer: row.values for row in weights.rows} if weights else {}
+    A fault is one of what is stored. A fixed table, which nothing trained, has none: LNS multiplies by 1/sqrt(l+1),
+    which is all ones at layer 0 by design. There the norm's own weight tells whether a layer was trained.
+    """
+    own = {row.layer: row for row in weights.rows} if weights else {}
     made = []
     for layer, row in enumerate(rows):
-        values = np.broadcast_to(row, (d,)) * own.get(layer, 1.0)
-        made.append(Row(layer, f"gains[{layer}]", values, fault(values), "fp32"))
-    reason = f"{words}, times the norm's own weight" if own else words
-    return Site(role, tuple(made), "computed", reason)
+        weight = own.get(layer)
+        if weight is not None and weight.values.size != d:
+            raise InputError(f"{weight.name} has {weight.values.size} numbers, config.json says d_model {d}")
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = np.broadcast_to(row, (d,)) * (1.0 if weight is None else weight.values)
+        wrong = fault(values, gain=learned) or (weight.fault if weight and not learned else None)
+        made.append(Row(layer, f"gains[{layer}]", values, wrong, "fp32"))
+    words = f"gain table of scheme {printable(scheme)}"
+    return Site(role, tuple(made), "computed", f"{words}, times the norm's own weight" if own else words)
+
+
+def _with_gaps(site: Site, weights: set[int]) -> Site:
+    """`site` of norms that have weights of their own, with the layers that lack theirs."""
+    return replace(site, missing=tuple(row.layer for row in site.rows if row.layer not in weights))
 
 
 def learned_scalars(module: nn.Module) -> dict[str, dict[str, float]]:

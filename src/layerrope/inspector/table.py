@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -13,14 +14,33 @@ from numpy.typing import NDArray
 
 from layerrope.errors import InputError
 from layerrope.inspector.health import bf16_exact, exact_in, fault, folded_sites
-from layerrope.norm_sites import ABSENT, MODEL_TYPES, ROLES, STREAM_ROLES, NormTensor, find_norms, role_words
+from layerrope.inspector.naming import at_most, with_safe_roles
+from layerrope.norm_sites import (
+    ABSENT,
+    MODEL_TYPES,
+    ROLES,
+    STREAM_ROLES,
+    Found,
+    NormTensor,
+    find_norms,
+    norm_like,
+    role_words,
+    split_name,
+)
 from layerrope.tensors.blobs import printable
+from layerrope.tensors.floats import DECODERS
 
 Vector: TypeAlias = NDArray[np.float64]
 Matrix: TypeAlias = NDArray[np.float64]
 
+#: The role of a norm that is no site's.
+OTHER = "other"
 #: A vector longer than this is no norm gain.
 WIDEST = 1 << 20
+#: More norm tensors than this, or more numbers in all of them, are not read: the largest models have some hundreds
+#: and some millions.
+MOST_NORMS = 20_000
+MOST_NUMBERS = 1 << 24
 #: A configured depth beyond this is not believed, so nothing is called missing by it.
 DEEPEST = 4096
 
@@ -92,7 +112,7 @@ class Site:
     @property
     def untrained(self) -> bool:
         """Is every gain exactly one?"""
-        return all(row.fault == "all ones" for row in self.rows)
+        return all(row.values.size and bool(np.all(row.values == 1)) for row in self.rows)
 
     @cached_property
     def usable(self) -> tuple[Row, ...]:
@@ -151,6 +171,10 @@ class GainTable:
     """bytes and requests"""
     depth: int | None = None
     """layers that the configuration names"""
+    others: tuple[Row, ...] = ()
+    """everything else that is called like a norm (read for a check only); `layer` is -1"""
+    files: tuple[Path, ...] = ()
+    """the files on this disk that all this was read from"""
 
     def __repr__(self) -> str:
         return f"GainTable({self.label!r}: {self.architecture}, {', '.join(map(repr, self.sites.values()))})"
@@ -163,6 +187,10 @@ class GainTable:
             {"role": role, "part": part, "layer": layer, "name": name, "fault": fault}
             for part, sites, singles in parts
             for role, layer, name, fault in [*_site_faults(sites.values()), *_single_faults(singles)]
+        ] + [
+            {"role": OTHER, "part": "gain", "layer": None, "name": row.name, "fault": row.fault}
+            for row in self.others
+            if row.fault
         ]
 
 
@@ -175,27 +203,34 @@ def _single_faults(singles: Mapping[str, Row]) -> list[tuple[str, int | None, st
     return [(role, None, row.name, row.fault) for role, row in singles.items() if row.fault]
 
 
-def read_table(source: Source, architecture: str | None = None) -> GainTable:
+def read_table(source: Source, architecture: str | None = None, everything: bool = False) -> GainTable:
     """The gains of `source`.
 
     Args:
         source: named tensors (`layerrope.tensors.open_source`).
         architecture: what to read it as (a `model_type`), instead of what its configuration says.
+        everything: read whatever else is called like a norm too (`GainTable.others`): layers past the configured
+            depth, other towers, a second tensor for one place, norms that the architecture does not have.
 
     Raises:
-        InputError: nothing in it is a norm, its architecture has norms without weights, or a tensor is unreadable.
+        InputError: nothing in it is a norm, its architecture has norms without weights, a tensor is unreadable, or
+            there are too many.
     """
     _check(architecture, source.format)
     shapes = {name: tuple(info.shape) for name, info in source.names.items()}
     found = find_norms(source.names, source.config, source.format, architecture, shapes)
-    notes = [*source.notes, *map(printable, found.notes)]
+    notes = [*source.notes, *map(printable, at_most(found.notes))]
     norms = _in_range(found.tensors, shapes, source.config, notes)
+    norms = with_safe_roles(_once_each(norms, notes))
+    others = _others({norm.name for norm in norms}, found, source.names, notes) if everything else []
     from layerrope.inspector.run_gains import has_gains, with_gains
 
-    if not norms and not has_gains(source):
-        why = found.notes[0] if found.notes else "no tensor is called like a norm"
+    if not norms and not others and not has_gains(source):
+        why = printable(found.notes[0]) if found.notes else "no tensor is called like a norm"
         raise InputError(f"{source.label} has no norm gains to inspect: {why}")
-    values = source.read(norm.name for norm in norms)
+    names = [*(norm.name for norm in norms), *others]
+    _check_size(source.label, names, shapes)
+    values = source.read(names)
     rows = [(norm, _row(norm, values[norm.name], source.names[norm.name].dtype)) for norm in norms]
     gains = _sites([(n, r) for n, r in rows if n.part == "gain" and n.layer is not None])
     if not all(info.dtype in ("F32", "F64") for info in source.names.values()):
@@ -213,6 +248,8 @@ def read_table(source: Source, architecture: str | None = None) -> GainTable:
         notes=tuple(notes),
         depth=depth,
         spent=_spent(source),
+        others=tuple(_other_row(name, values[name], source.names[name].dtype) for name in others),
+        files=tuple(getattr(source, "files", list)()),
     )
     return with_gains(table, source) if has_gains(source) else table
 
@@ -241,11 +278,54 @@ def _in_range(
     wide = [n.name for n in norms if len(shapes[n.name]) > 2 or np.prod(shapes[n.name], dtype=float) > WIDEST]
     deep = [n.name for n in norms if n.layer is not None and depth is not None and n.layer >= depth]
     if wide:
-        notes.append(f"too large for a norm, not read: {printable(', '.join(wide[:3]), 120)}")
+        notes.append(f"{len(wide)} too large for a norm, not read: {printable(', '.join(wide[:3]), 120)}")
     if deep:
-        notes.append(f"{len(deep)} norm tensors lie past the configured {depth} layers: not read")
+        notes.append(f"{len(deep)} norm tensors lie past the configured {depth} layers: not measured")
     left_out = {*wide, *deep}
     return [n for n in norms if n.name not in left_out]
+
+
+def _once_each(norms: Sequence[NormTensor], notes: list[str]) -> list[NormTensor]:
+    """The first of the norms that stand for one place (`layers.1` and `layers.01`, `weight` and `gamma`)."""
+    first: dict[tuple[str, int | None, str], NormTensor] = {}
+    for norm in norms:
+        first.setdefault((norm.role, norm.layer, norm.part), norm)
+    kept = set(map(id, first.values()))
+    again = [norm.name for norm in norms if id(norm) not in kept]
+    if again:
+        which = printable(", ".join(again[:3]), 120)
+        notes.append(f"{len(again)} norm tensors stand for a place that another has taken: not measured ({which})")
+    return list(first.values())
+
+
+def _others(taken: set[str], found: Found, infos: Mapping[str, Info], notes: list[str]) -> list[str]:
+    """The names of everything else that is called like a norm, as far as it can be read."""
+    known = {*found.aside, *(norm.name for norm in found.tensors)}
+    names = [name for name in infos if name not in taken and (name in known or norm_like(name))]
+    fine = [n for n in names if infos[n].dtype in DECODERS and np.prod(infos[n].shape, dtype=float) <= WIDEST]
+    if len(fine) < len(names):
+        left = printable(", ".join(sorted(set(names) - set(fine))[:3]), 120)
+        notes.append(
+            f"{len(names) - len(fine)} tensors called like norms are too large or not stored as floats: {left}"
+        )
+    return fine
+
+
+def _other_row(name: str, stored: NDArray[Any], dtype: str) -> Row:
+    """A norm that no fit uses; only of a vector with a gain's name are all zeros or all ones a fault."""
+    flat = _flat(stored)
+    pattern, _, part = split_name(name)
+    gain = part == "gain" and norm_like(pattern) and stored.ndim <= 1
+    return Row(-1, printable(name), flat, fault(flat, gain), exact_in(flat), printable(dtype))
+
+
+def _check_size(label: str, names: Sequence[str], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    numbers = sum(float(np.prod(shapes[name], dtype=float)) for name in names)
+    if len(names) > MOST_NORMS or numbers > MOST_NUMBERS:
+        raise InputError(
+            f"{label} has {len(names)} norm tensors with {numbers:.3g} numbers; at most {MOST_NORMS} with "
+            f"{MOST_NUMBERS} are read"
+        )
 
 
 def _configured_depth(config: Mapping[str, Any]) -> int | None:
@@ -279,13 +359,14 @@ def _with_gap(site: Site, depth: int, architecture: str) -> Site:
 
 
 def _row(norm: NormTensor, stored: NDArray[Any], dtype: str) -> Row:
-    flat = np.asarray(stored).reshape(-1)
+    values, layer = norm.gain(_flat(stored)), -1 if norm.layer is None else norm.layer
+    exact = exact_in(np.asarray(stored).reshape(-1))
+    return Row(layer, printable(norm.name), values, fault(values, norm.part == "gain"), exact, printable(dtype))
+
+
+def _flat(stored: NDArray[Any]) -> Vector:
     with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
-        values = norm.gain(flat.astype(np.float64))
-    layer = -1 if norm.layer is None else norm.layer
-    return Row(
-        layer, printable(norm.name), values, fault(values, norm.part == "gain"), exact_in(flat), printable(dtype)
-    )
+        return np.asarray(stored).reshape(-1).astype(np.float64)
 
 
 def _sites(rows: Sequence[tuple[NormTensor, Row]]) -> dict[str, Site]:
@@ -324,7 +405,6 @@ def _site(role: str, group: Sequence[tuple[NormTensor, Row]]) -> Site:
         warnings.append("every gain is exactly one, so it is probably untrained")
     widths = sorted({row.values.size for _, row in group})
     if len(widths) > 1:
-        warnings.append(f"layers have different widths ({', '.join(map(str, widths))}): the commonest enters the fits")
-    return Site(
-        printable(role), tuple(row for _, row in group), norm.convention, printable(norm.reason), tuple(warnings)
-    )
+        some = ", ".join(at_most([str(width) for width in widths], 6))
+        warnings.append(f"layers have different widths ({some}): the commonest enters the fits")
+    return Site(role, tuple(row for _, row in group), norm.convention, printable(norm.reason), tuple(warnings))

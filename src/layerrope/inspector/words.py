@@ -56,6 +56,18 @@ def model_verdict(reports: Sequence[SiteReport], faults: Sequence[Mapping[str, A
     return " ".join([*words, *([f"Caution: {'; '.join([*cautions, *out])}."] if cautions else [])])
 
 
+def check_verdict(looked_at: int, faults: Sequence[Mapping[str, Any]], depth: int | None) -> str:
+    """What looking at every norm found, without a fit."""
+    if faults:
+        return f"{looked_at} norm tensors read; {'; '.join(fault_words(faults))}."
+    layers = (
+        "no layer between others is missing (the configuration names no depth)"
+        if depth is None
+        else f"none of the configured {depth} layers is missing"
+    )
+    return f"{looked_at} norm tensors read: every norm is finite, none is empty, all zeros or all ones, and {layers}."
+
+
 def growth(report: SiteReport) -> str:
     """How the size changes with depth, and how sure that is."""
     assert report.whole is not None

@@ -100,7 +100,10 @@ def _open_path(path: Path) -> TensorSource:
 def _open_run(path: Path, run: Path, candidates: list[Path]) -> TensorSource:
     step, found = find_step(run, candidates)
     label = str(path) if path.name == step.name else f"{path}@{step.name}"
-    return TensorSource(label, "run", found.entries, read_config(Folder(run)), notes=found.notes)
+    folder = Folder(run)
+    source = TensorSource(label, "run", found.entries, read_config(folder), notes=found.notes)
+    source.beside += folder.opened
+    return source
 
 
 def _open_file(path: Path) -> TensorSource:
@@ -137,7 +140,9 @@ def _together(
     found, *configs = in_parallel(jobs, side_by_side)
     config = found.metadata if found.format == "gguf" else (configs or [{}])[0]
     notes = [*found.notes, *_unranged(found)]
-    return TensorSource(label, found.format, found.entries, config, spent, notes)
+    source = TensorSource(label, found.format, found.entries, config, spent, notes)
+    source.beside += place.opened if isinstance(place, Folder) else []
+    return source
 
 
 def _unranged(found: Found) -> list[str]:

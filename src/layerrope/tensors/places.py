@@ -63,6 +63,7 @@ class Folder(Place):
     def __init__(self, path: Path, only: Iterable[str] | None = None) -> None:
         self.path = path
         self.label = printable(path)
+        self.opened: list[Path] = []
         self._only = None if only is None else sorted(only)
 
     def listing(self) -> list[str]:
@@ -80,6 +81,7 @@ class Folder(Place):
         if not os.path.lexists(path):
             return None
         real = inside(path, self._roots())
+        self.opened.append(real)
         return LocalFile(real, str(path))
 
     def _roots(self) -> list[Path]:

@@ -43,6 +43,7 @@ class TensorSource:
         self.spent = spent or Spent()
         self.notes: list[str] = [*notes, *_undecodable(self.names.values())]
         self._entries = dict(entries)
+        self.beside: list[Path] = []  # files that were read for other things than tensors
 
     def read(self, names: Iterable[str], limit: int = READ_LIMIT) -> dict[str, np.ndarray]:
         """The tensors called `names`: float32, exact (F64 stays float64), shaped as `self.names` says.
@@ -71,9 +72,9 @@ class TensorSource:
             raise InputError(f"{self.label}: tensor {name} has a shape that no array can have ({reason})") from None
 
     def files(self) -> list[Path]:
-        """The files on this disk that tensors come from, in no order."""
+        """The files on this disk that all this comes from, in no order."""
         blobs = {id(e.blob): e.blob for e in self._entries.values()}.values()
-        return [blob.path for blob in blobs if isinstance(blob, LocalFile)]
+        return [*self.beside, *(blob.path for blob in blobs if isinstance(blob, LocalFile))]
 
     def _readable(self, name: str) -> Entry:
         if name not in self._entries:
