@@ -97,13 +97,11 @@ def _bench(
     ids = torch.randint(0, config.vocab_size, (batch_size, config.seq_len))
     notes: list[str] = []
     steps: dict[str, Callable[[], object]] = {}
-    for name in schemes:
+    for name in (*schemes, *peers):
         progress(f"building {name}")
-        steps[name] = our_step(replace(config, scheme=name), ids, compile, notes)
-    for name in peers:
-        if installed(name, notes):
-            progress(f"building {name}")
-            steps[name] = PEERS[name].step(config, ids, compile)
+        step = contender_step(name, config, ids, compile, notes)
+        if step is not None:
+            steps[name] = step
     timings = paired(steps, rounds, after=lambda r: progress(f"round {r} of {rounds}"))
     tokens = batch_size * config.seq_len
     first = account(replace(config, scheme=schemes[0]))
@@ -116,8 +114,17 @@ def _bench(
             if n in timings and PEERS[n].ours in timings
         },
         notes=notes,
-        settings=_settings(config, batch_size, rounds, compile),
+        settings={**settings_of(config, batch_size, compile), "rounds": rounds},
     )
+
+
+def contender_step(
+    name: str, config: ModelConfig, ids: Tensor, compile: bool, notes: list[str]
+) -> Callable[[], object] | None:
+    """One step of a scheme or of another package's model; None, and a line in `notes`, where that is not installed."""
+    if name not in PEERS:
+        return our_step(replace(config, scheme=name), ids, compile, notes)
+    return PEERS[name].step(config, ids, compile) if installed(name, notes) else None
 
 
 def our_step(config: ModelConfig, ids: Tensor, compile: bool, notes: list[str]) -> Callable[[], object]:
@@ -180,7 +187,8 @@ def _row(name: str, timing: Timing, first: Timing, tokens: int, config: ModelCon
     return Row(name, rate, timing.ratio(first), timing.cpu_ratio(first), gflops, activations)
 
 
-def _settings(config: ModelConfig, batch_size: int, rounds: int, compile: bool) -> dict[str, object]:
+def settings_of(config: ModelConfig, batch_size: int, compile: bool) -> dict[str, object]:
+    """What a record says of the shape and of where it was made."""
     shape = {k: getattr(config, k) for k in ("n_layer", "n_head", "d_model", "d_ff", "vocab_size", "seq_len")}
     where = {"threads": torch.get_num_threads(), "torch": torch.__version__, "machine": platform.machine()}
-    return {**shape, "batch_size": batch_size, "rounds": rounds, "compile": compile, "dtype": "fp32", **where}
+    return {**shape, "batch_size": batch_size, "compile": compile, "dtype": "fp32", **where}
