@@ -21,11 +21,13 @@ from lab_runs import HOSTILE, ended_study
 
 from layerrope import cli, lab
 from layerrope.accounting import count_parameters, flops_per_token, gate_flops
+from layerrope.cli import help_text
+from layerrope.commands.lab import Command
 from layerrope.config import ModelConfig, tiers
 from layerrope.errors import InputError
 from layerrope.files import read_json, write_json
 from layerrope.lab import budget, measured, specs
-from layerrope.lab.runs import runs_page, thinned
+from layerrope.lab.runs import POINTS, runs_page, thinned
 from layerrope.machine import threads
 from layerrope.studies import RECIPES
 from layerrope.studies.findings import findings_of
@@ -298,3 +300,17 @@ def test_the_command_writes_the_page_and_one_document(
     assert said == {"schema_version": 1, "page": str(out), "bytes": out.stat().st_size}
     assert cli.main(["lab", "--runs", str(tmp_path / "none"), "--out", str(out)]) == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+# ---------------------------------------------------------------------------------------------------------- its how-to
+def test_the_how_to_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    how_to = (ROOT / "docs" / "lab.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    exec(re.findall(r"^```python\n(.*?)^```", how_to, re.M | re.S)[0], {})
+    assert capsys.readouterr().out == "True\n"
+    flags = set(re.findall(r"--[a-z-]+", help_text(Command, "lab")))
+    assert set(re.findall(r"--[a-z-]+", how_to)) <= flags
+    for picture in re.findall(r"\((images/.*?)\)", how_to):
+        assert (ROOT / "docs" / picture).stat().st_size < 200_000
+    assert f"{POINTS:,} points" in how_to
+    assert f"{len(budget.SHOWN)} schemes" in how_to.replace("nine", "9")
