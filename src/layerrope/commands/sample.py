@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +36,8 @@ class Command:
     """of the sampling: the same seed gives the same text"""
     device: str = "cpu"
     """cpu, cuda, cuda:N"""
+    threads: int | None = None
+    """CPU threads of torch's operators; its own choice"""
     cache: bool = True
     """keep keys and values; without, the whole text is computed again for each token (looped models: always)"""
     loops: int | None = None
@@ -48,7 +51,7 @@ class Command:
 
     def run(self) -> int:
         from layerrope.loopcd import read_contrast
-        from layerrope.machine import check_machine
+        from layerrope.machine import check_machine, threads
         from layerrope.sampling import Sampling, stream_text
 
         if self.tokens < 1:
@@ -59,17 +62,20 @@ class Command:
         device = check_machine(self.device)
         model, tokenizer, label = self._read()
         note(f"{label}, scheme {model.config.scheme}")
-        made = stream_text(model.to(device).eval(), tokenizer, self.prompt, how)
+        with threads(self.threads):
+            self._show(stream_text(model.to(device).eval(), tokenizer, self.prompt, how))
+        return 0
+
+    def _show(self, made: Iterator[str]) -> None:
         if self.json:
             text = "".join(made)
             emit_json({"source": self.source, "prompt": self.prompt, "text": text, "seed": self.seed})
-            return 0
+            return
         sys.stdout.write(self.prompt)
         for piece in made:
             sys.stdout.write(piece)
             sys.stdout.flush()
         sys.stdout.write("\n")
-        return 0
 
     def _read(self) -> tuple[LM | LoopedLM, Tokenizer, str]:
         """The model, its tokenizer, and what was loaded in words."""
