@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from layerrope.errors import InputError
 from layerrope.images import ImageData, load_images
@@ -44,6 +45,32 @@ class VisionRow:
 
 
 @dataclass(frozen=True)
+class VisionRun:
+    """One run. Loss (nats per held-out image) and accuracy are None where it diverged."""
+
+    scheme: str
+    lr: float
+    seed: int
+    status: str
+    val_loss: float | None
+    accuracy: float | None
+    parameters: int
+    seconds: float
+    key: str
+    """the end of its folder's name"""
+
+
+@dataclass(frozen=True)
+class VisionTable:
+    """A comparison: a row for each scheme, in the order asked for, and every run."""
+
+    rows: list[VisionRow]
+    runs: list[VisionRun]
+    data: dict[str, Any]
+    """what the images were: name, hash, counts"""
+
+
+@dataclass(frozen=True)
 class _Outcome:
     val_loss: float
     accuracy: float
@@ -60,7 +87,7 @@ def compare_vision(
     device: str = "cpu",
     threads: int | None = None,
     watch: Callable[[str], Callback | None] = lambda label: None,
-) -> list[VisionRow]:
+) -> VisionTable:
     """Train every combination below `folder`; finished runs there are only read. The first scheme is the baseline.
 
     Args:
@@ -77,13 +104,15 @@ def compare_vision(
         scheme(name)
         ViT(replace(base.model, scheme=name))
     data = load_images(base.data)
-    found = {
+    runs = {
         (name, lr, seed): _run(_config(base, name, lr, seed), folder, data, device, threads, watch)
         for name in schemes
         for seed in seeds
         for lr in lrs
     }
-    return [_row(name, schemes[0], lrs, seeds, found) for name in schemes]
+    found = {which: _outcome(run) for which, run in runs.items()}
+    rows = [_row(name, schemes[0], lrs, seeds, found) for name in schemes]
+    return VisionTable(rows, list(runs.values()), data.summary())
 
 
 def _config(base: VisionTrainConfig, name: str, lr: float, seed: int) -> VisionTrainConfig:
@@ -97,17 +126,36 @@ def _run(
     device: str,
     threads: int | None,
     watch: Callable[[str], Callback | None],
-) -> _Outcome | None:
-    """How the run ended, or None where it diverged."""
+) -> VisionRun:
+    """Train one run, or read it where it is done."""
     label = f"{config.model.scheme} lr {config.lr:g} seed {config.seed}"
     path = folder / f"{re.sub(r'[^A-Za-z0-9.+-]+', '-', config.model.scheme)}-{run_key(config)}"
     result = train(config, path, device=device, threads=threads, data=data, progress=watch(label))
     if result.status == "interrupted":
         raise KeyboardInterrupt
-    if result.status == "diverged" or result.val_loss is None:
+    accuracy = None if result.status == "diverged" else _last_accuracy(path / "metrics.jsonl")
+    loss = None if accuracy is None else result.val_loss
+    names = (config.model.scheme, config.lr, config.seed)
+    return VisionRun(*names, result.status, loss, accuracy, result.n_params, result.seconds, run_key(config))
+
+
+def _last_accuracy(metrics: Path) -> float:
+    """What the last evaluation of a finished run found.
+
+    Raises:
+        InputError: its metrics are gone.
+    """
+    found = [row["val_accuracy"] for row in read_metrics(metrics) if isinstance(row.get("val_accuracy"), float)]
+    if not found:
+        raise InputError(f"{metrics} has lost the accuracy of a finished run: remove its folder to train it again")
+    return found[-1]
+
+
+def _outcome(run: VisionRun) -> _Outcome | None:
+    """What a run that did not diverge reached."""
+    if run.val_loss is None or run.accuracy is None:
         return None
-    accuracy = read_metrics(path / "metrics.jsonl")[-1]["val_accuracy"]
-    return _Outcome(result.val_loss, accuracy, result.n_params)
+    return _Outcome(run.val_loss, run.accuracy, run.parameters)
 
 
 Found = dict[tuple[str, float, int], _Outcome | None]

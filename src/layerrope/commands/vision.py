@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from layerrope.kinds import VisionTrainConfig
     from layerrope.session import Callback
-    from layerrope.vision import VisionRow
+    from layerrope.vision import VisionTable
+
+
+WIDTH = 160
+"""Columns of the table where stdout is no terminal."""
 
 
 @dataclass(frozen=True)
@@ -64,20 +67,20 @@ class Command:
     threads: int | None = None
     """CPU threads; torch's own choice"""
     out: Path = Path("runs/vision")
-    """folder of the runs"""
+    """folder of the runs, and of vision.json, runs.csv and accuracy.png"""
     json: bool = False
     """print one JSON document on stdout and nothing else"""
 
     def run(self) -> int:
         from layerrope.commands.live import RunBar
+        from layerrope.commands.typed import typed
         from layerrope.errors import InputError
-        from layerrope.terminal import emit_json
+        from layerrope.terminal import emit_json, out
         from layerrope.vision import compare_vision
+        from layerrope.vision_report import write_vision
 
         if self.seeds < 1:
             raise InputError(f"seeds must be at least 1: got {self.seeds}")
-        if self.threads is not None and self.threads < 1:
-            raise InputError(f"threads must be at least 1: got {self.threads}")
         bars: list[RunBar] = []
 
         def watch(label: str) -> Callback:
@@ -89,14 +92,16 @@ class Command:
         try:
             base, seeds = self.base(), range(self.seeds)
             where = {"device": self.device, "threads": self.threads, "watch": watch}
-            rows = compare_vision(base, self.schemes, self.lrs, seeds, self.out, **where)
+            found = compare_vision(base, self.schemes, self.lrs, seeds, self.out, **where)
         finally:
             while bars:
                 bars.pop().__exit__(None, None, None)
+        document = write_vision(found, base, typed(self, "vision", ("json",)), self.out)
         if self.json:
-            emit_json({"schema_version": 1, "data": self.data, "rows": [asdict(row) for row in rows]})
-        else:
-            _show(rows, f"{self.data}: {base.model.n_layer} layers, width {base.model.d_model}, {self.steps} steps")
+            emit_json(document)
+            return 0
+        _show(found, f"{self.data}: {base.model.n_layer} layers, width {base.model.d_model}, {self.steps} steps")
+        out.print(f"\nevery run: {self.out}/runs.csv, picture: {self.out}/accuracy.png", markup=False, soft_wrap=True)
         return 0
 
     def base(self) -> VisionTrainConfig:
@@ -123,36 +128,22 @@ class Command:
         )
 
 
-_COLUMNS: dict[str, Callable[[VisionRow], str]] = {
-    "parameters": lambda row: f"{row.parameters:,}",
-    "lr": lambda row: f"{row.lr:g}{' (edge)' if row.at_edge else ''}",
-    "loss": lambda row: f"{row.val_loss.mean:.4f}",
-    "accuracy": lambda row: f"{row.accuracy.mean:.2%}",
-    "to the first, 95%": lambda row: _interval(row),
-    "diverged": lambda row: str(row.diverged),
-}
-
-
-def _interval(row: VisionRow) -> str:
-    gain = row.gain
-    if gain is None:
-        return ""
-    if gain.low is None or gain.high is None:
-        return f"{gain.mean:+.2%}"
-    return f"{gain.mean:+.2%} ({gain.low:+.2%} to {gain.high:+.2%})"
-
-
-def _show(rows: list[VisionRow], title: str) -> None:
+def _show(found: VisionTable, title: str) -> None:
+    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    from layerrope.terminal import out
+    from layerrope import terminal
+    from layerrope.vision_report import CELLS, findings
+
+    out = terminal.out if terminal.out.is_terminal else Console(highlight=False, width=WIDTH, soft_wrap=True)
 
     table = Table(title=escape(title))
-    table.add_column("scheme")
-    for name in _COLUMNS:
-        table.add_column(name, justify="right", overflow="fold")
-    for row in rows:
-        table.add_row(escape(row.scheme), *(cell(row) for cell in _COLUMNS.values()))
+    for name in CELLS:
+        table.add_column(name, justify="left" if name == "scheme" else "right", overflow="fold")
+    for row in found.rows:
+        table.add_row(*(escape(cell(row)) for cell in CELLS.values()))
     out.print(table)
+    for line in findings(found):
+        out.print(f"- {escape(line)}")
     out.print("Loss (nats) and accuracy on held-out images, on which each scheme's learning rate was also chosen.")

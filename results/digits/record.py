@@ -1,0 +1,130 @@
+"""From a comparison on the bundled digits to this record.
+
+The runs (resumable; the same command continues them) are those of the command in README.md, with `--out runs/digits`.
+Then, from the root of the repository:
+
+    python results/digits/record.py runs/digits
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from layerrope.record import markdown, portable
+from layerrope.report import made_with
+
+HERE = Path(__file__).parent
+QUESTION = "Which depth schemes learn fastest in a Vision Transformer of twelve layers, each at its own learning rate?"
+DOUBT = (
+    "Rates further out, since many schemes are best at the highest tried; more than three seeds; training to the end"
+    " instead of a few epochs, where a scheme that starts slowly cannot show what it ends at; images large enough that"
+    " twelve layers are needed. The rate is chosen by the loss on the held-out images that are reported, for every"
+    " scheme alike."
+)
+CAPTION = "Held-out accuracy of each scheme at its best learning rate: a dot a seed, a tick for their mean."
+
+
+def percent(interval: dict[str, Any] | None) -> str:
+    """A difference of accuracies with its interval."""
+    if interval is None:
+        return "reference"
+    return f"{interval['mean']:+.2%} ({interval['low']:+.2%} to {interval['high']:+.2%})"
+
+
+def row(found: dict[str, Any], first: str) -> dict[str, str]:
+    """One scheme in words."""
+    return {
+        "scheme": found["scheme"],
+        "parameters": f"{found['parameters']:,}",
+        "best lr": f"{found['lr']:g}{' (edge)' if found['at_edge'] else ''}",
+        "loss": f"{found['val_loss']['mean']:.4f}",
+        "accuracy": f"{found['accuracy']['mean']:.2%}",
+        f"vs {first}, 95%": percent(found["gain"]),
+        "diverged": str(found["diverged"]),
+    }
+
+
+def rates(runs: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Mean accuracy by scheme and rate."""
+    rows: dict[str, dict[float, list[float]]] = {}
+    for run in runs:
+        if run["accuracy"] is not None:
+            rows.setdefault(run["scheme"], {}).setdefault(run["lr"], []).append(run["accuracy"])
+    return [
+        {"scheme": scheme, **{f"{lr:g}": f"{sum(found) / len(found):.2%}" for lr, found in by_rate.items()}}
+        for scheme, by_rate in rows.items()
+    ]
+
+
+def settings(found: dict[str, Any]) -> list[str]:
+    """What all runs share, as lines."""
+    base, model, data = found["base"], found["base"]["model"], found["data"]
+    steps = base["steps"] * base["batch_size"]
+    return [
+        f"{data['train']['n_images']:,} training and {data['val']['n_images']} held-out digits of"
+        f" {model['image_size']} x {model['image_size']} pixels, moved by up to {base['data']['shift']} pixel",
+        f"{model['n_layer']} layers, width {model['d_model']}, {model['n_head']} heads, MLP {model['d_ff']}, patches of"
+        f" {model['patch_size']} pixels, {model['norm']}, N(0, {model['init_std']}) at the start",
+        f"{base['steps']} steps of {base['batch_size']} images ({steps / data['train']['n_images']:.1f} epochs),"
+        f" {base['optimizer']}, weight decay {base['weight_decay']}, clipping at {base['clip']}, {base['schedule']}"
+        f" schedule with {base['warmup']:.0%} warm-up",
+    ]
+
+
+def machine(found: dict[str, Any], folder: Path) -> list[str]:
+    """Where and with what the runs were made."""
+    keys = {run["key"] for run in found["runs"]}
+    made = made_with(sorted(path for path in folder.iterdir() if path.name.rsplit("-", 1)[-1] in keys))
+    minutes = sum(run["seconds"] for run in found["runs"]) / 60
+    versions = [", ".join(f"{k} {v}" for k, v in each.items() if v) for each in made["runs"]]
+    return [
+        f"{made['processor']}, {made['cores']} cores, shared with other work; one thread a run",
+        f"{len(found['runs'])} runs, {minutes:.0f} minutes on the clock",
+        *versions,
+    ]
+
+
+def readme(found: dict[str, Any], folder: Path) -> str:
+    """The record's page; every number in it is from the runs."""
+    first = found["rows"][0]["scheme"]
+    ranked = sorted(found["rows"], key=lambda r: -r["accuracy"]["mean"])
+    said = found["findings"]
+    parts = [
+        "# Every scheme on handwritten digits",
+        f"**Question.** {QUESTION}",
+        f"**Answer.** {said[0]} {said[1]}",
+        f"**What would change it.** {DOUBT}",
+        "## Command",
+        f"```\n{portable(found['command'])}\n```",
+        "The same command continues what was cut. Every run is in `runs.csv`.",
+        "## At the best rates",
+        markdown([row(r, first) for r in ranked]),
+        "## By learning rate",
+        "Mean accuracy over the seeds.",
+        markdown(rates(found["runs"])),
+        "## What it tells",
+        "\n".join(f"- {line}" for line in said[1:]),
+        "## Picture",
+        f"![{CAPTION}](accuracy.png)\n\n{CAPTION}",
+        "## Settings",
+        "\n".join(f"- {line}" for line in settings(found)),
+        "## Made with",
+        "\n".join(f"- {line}" for line in machine(found, folder)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def main(folder: Path) -> None:
+    """Write README.md, runs.csv and accuracy.png beside this file."""
+    found = json.loads((folder / "vision.json").read_text(encoding="utf-8"))
+    (HERE / "README.md").write_text(readme(found, folder), encoding="utf-8")
+    for name in ("runs.csv", "accuracy.png"):
+        shutil.copyfile(folder / name, HERE / name)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
