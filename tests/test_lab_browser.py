@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -355,6 +356,24 @@ def test_values_that_cannot_be_are_brought_back(tab: Tab) -> None:
     assert int(tab.js("document.getElementById('gain-layer').max")) == 6
 
 
+def test_every_control_at_its_ends_shows_numbers(tab: Tab) -> None:
+    tab.set("gain-preset", "start")
+    names = "lab.panels.flatMap((p) => [...p.fields.values()].map((f) => [p.name, f.id, f.min ?? null, f.max ?? null]))"
+    ends = [(part, field, v) for part, field, *both in tab.js(names) for v in both if v is not None]
+    move = (
+        "((p, field, value) => p.assign({...p.usual, [field]: value}))(lab.panels.find((p) => p.name === arguments[0]),"
+    )
+    move += "arguments[1], arguments[2])"
+    said = "[...document.querySelectorAll('dd, .view td')].map((e) => e.innerText).join(' ')"
+    for part, field, value in ends:
+        tab.js(move, part, field, value)
+        tab.wait()
+        assert not re.search("NaN|undefined|null|Infinity", tab.js(said)), (part, field, value)
+    tab.set("mirage-noise-number", 0)
+    tab.set("mirage-top-number", 1)  # all vectors the same: there is no picture
+    assert "NaN" not in tab.js(said)
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1440])
 def test_nothing_overflows(chromium: Tab, file: Path, tmp_path: Path, width: int, dark: bool) -> None:
@@ -385,7 +404,6 @@ def test_colours_follow_the_system_until_told_otherwise(tab: Tab) -> None:
     def grounds() -> list[str]:
         tab.wait()
         chart = "document.querySelector('#sizes svg').style.backgroundColor"
-        tab.settle("new Promise((go) => setTimeout(go, 300))")
         return tab.js(f"[getComputedStyle(document.body).backgroundColor, {chart}]")
 
     light, dark = ["rgb(255, 255, 255)"] * 2, ["rgb(20, 23, 26)"] * 2

@@ -106,8 +106,7 @@ const GainPart = (() => {
 
   function changed(values, by) {
     const preset = PRESETS[values.preset];
-    if (by === "preset" || by === "reset") panel.assign({ ...panel.values, ...preset.values });
-    if (by === "preset" || by === "reset") return;
+    if (by === "preset") return panel.assign(preset.values);
     const fixed = Boolean(preset.table);
     const free = fixed && (preset.table.per_layer || preset.table.schedule === "free");
     panel.limit("d", { disabled: fixed });
@@ -191,8 +190,8 @@ const GainPart = (() => {
   function begin() {
     panel = new Panel("gain", FIELDS, changed);
     Address.panels.push(panel);
-    if (DATA.run && DATA.run.table) panel.assign({ preset: `run-${Object.keys(DATA.run.table.sites)[0]}` }, "preset");
-    else panel.assign({}, "reset");
+    const first = DATA.run && DATA.run.table ? `run-${Object.keys(DATA.run.table.sites)[0]}` : "start";
+    panel.assign({ preset: first }, "preset");
     panel.usual = { ...panel.values };
   }
 
@@ -351,7 +350,7 @@ const MiragePart = (() => {
       ["swept in the picture", picture.sweep.net, degree(picture.sweep.net, 1)],
       ["its null, mean of 50 draws", none && none.mean, none ? `${degree(none.mean, 1)} ± ${none.std.toFixed(1)}` : "…"],
       ["stress of the picture", picture.stress, show(picture.stress, 3)],
-      ["variance it keeps", picture.kept, `${(100 * picture.kept).toFixed(2)} %`],
+      ["variance it keeps", picture.kept, Number.isFinite(picture.kept) ? `${(100 * picture.kept).toFixed(2)} %` : "–"],
     ]);
     document.getElementById("mirage-verdict").textContent = verdict(angles, picture.sweep.net, none);
     const line = (values, kind) => values.map((value, layer) => ({ layer, value, kind }));

@@ -43,7 +43,7 @@ class Panel {
     this.form.addEventListener("submit", (event) => event.preventDefault());
     for (const field of this.fields.values()) this.form.append(this.build(field));
     const reset = make("button", { type: "button", class: "reset" }, "Reset");
-    reset.addEventListener("click", () => this.assign(Object.fromEntries(fields.map((f) => [f.id, f.start])), "reset"));
+    reset.addEventListener("click", () => this.assign(this.usual));
     this.buttons = make("div", { class: "buttons wide" }, reset);
     this.form.append(this.buttons);
   }
@@ -267,8 +267,11 @@ const Charts = (() => {
     return all(() => true);
   }
 
-  const all = (wanted) =>
-    Promise.all([...drawn.values()].filter(wanted).map((entry) => draw(entry).catch((error) => failed(entry, error))));
+  function all(wanted) {
+    for (const entry of [...drawn.values()].filter(wanted))
+      entry.settled = draw(entry).catch((error) => failed(entry, error));
+    return settled();
+  }
 
   const view = (id) => drawn.get(document.getElementById(id)).result.view;
   const settled = () => Promise.all([...drawn.values()].map((entry) => entry.settled));
