@@ -38,7 +38,7 @@ def shortened(text: str, most: int | None) -> str:
     return f"{text[: most - 1 - tail]}…{text[-tail:]}"
 
 
-def unique(names: Iterable[str], same: Callable[[str], str] = str) -> list[str]:
+def unique(names: Iterable[str], same: Callable[[str], str] = str, numbered: str = "{} ({})") -> list[str]:
     """`names` with a number at those that were there before; `same` says what counts as one.
 
     >>> unique(["a", "b", "a", "a (2)"])
@@ -50,7 +50,7 @@ def unique(names: Iterable[str], same: Callable[[str], str] = str) -> list[str]:
         number, new = 1, name
         while same(new) in seen:
             number += 1
-            new = f"{name} ({number})"
+            new = numbered.format(name, number)
         seen.add(same(new))
         made.append(new)
     return made
@@ -59,13 +59,13 @@ def unique(names: Iterable[str], same: Callable[[str], str] = str) -> list[str]:
 def file_names(names: Iterable[str]) -> list[str]:
     """`names` as names of files without an ending: letters, digits, `._-`, short; none twice, whatever the case."""
     clean = [re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[-80:] or "model" for name in names]
-    return [re.sub(r" \((\d+)\)$", r"-\1", name) for name in unique(clean, str.casefold)]
+    return unique(clean, str.casefold, "{}-{}")
 
 
 def array_names(roles: Sequence[str]) -> dict[str, str]:
     """Role -> its array's name inside an npz, which is a file's name there: no path, nothing beyond ASCII."""
     clean = (re.sub(r"[^A-Za-z0-9._:*-]", "_", role) for role in roles)
-    return dict(zip(roles, unique(clean), strict=True))
+    return dict(zip(roles, unique(clean, numbered="{}_{}"), strict=True))
 
 
 def at_most(remarks: Sequence[str], most: int = MOST_SAID) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -286,16 +287,21 @@ def _in_range(
 
 
 def _once_each(norms: Sequence[NormTensor], notes: list[str]) -> list[NormTensor]:
-    """The first of the norms that stand for one place (`layers.1` and `layers.01`, `weight` and `gamma`)."""
+    """One of the norms that stand for one place: `layers.1` before `layers.01`, `weight` before `gamma`."""
     first: dict[tuple[str, int | None, str], NormTensor] = {}
-    for norm in norms:
+    for norm in sorted(norms, key=lambda norm: _oddity(norm.name)):
         first.setdefault((norm.role, norm.layer, norm.part), norm)
     kept = set(map(id, first.values()))
     again = [norm.name for norm in norms if id(norm) not in kept]
     if again:
         which = printable(", ".join(again[:3]), 120)
         notes.append(f"{len(again)} norm tensors stand for a place that another has taken: not measured ({which})")
-    return list(first.values())
+    return [norm for norm in norms if id(norm) in kept]
+
+
+def _oddity(name: str) -> tuple[bool, bool]:
+    """Has a name a number that starts with 0, or an unusual last part?"""
+    return re.search(r"(^|\.)0\d+\.", name) is not None, not name.endswith(("weight", "bias"))
 
 
 def _others(taken: set[str], found: Found, infos: Mapping[str, Info], notes: list[str]) -> list[str]:
