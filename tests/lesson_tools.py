@@ -22,4 +22,4 @@ def script(path: Path) -> ModuleType:
     return module
 
 
-lesson_pages = script(ROOT / "docs" / "lesson_pages.py")
+lesson_pages = script(ROOT / "benchmarks" / "lesson_pages.py")

@@ -114,7 +114,7 @@ def test_its_page_follows_from_it(name: str) -> None:
     path = LESSONS / f"{name}.py"
     written = (lesson_pages.PAGES / f"{name}.md").read_text(encoding="utf-8")
     bare = lesson_pages.page(path, [""] * len(list(lesson_pages.cells(path))))
-    again = "out of date: python docs/lesson_pages.py " + name[:2]
+    again = "out of date: python benchmarks/lesson_pages.py " + name[:2]
     assert lesson_pages.without_outputs(written) == lesson_pages.without_outputs(bare), again
     for picture in re.findall(r"\]\((images/[^)]+)\)", written):
         assert (lesson_pages.PAGES / picture).exists(), again

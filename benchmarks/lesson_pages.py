@@ -1,7 +1,7 @@
 """Write docs/lessons/: each marimo lesson as a page with its prose, its code, and what it shows.
 
-python docs/lesson_pages.py 02          # runs that lesson in full and writes its page
-python docs/lesson_pages.py             # all of them
+python benchmarks/lesson_pages.py 02          # runs that lesson in full and writes its page
+python benchmarks/lesson_pages.py             # all of them
 
 A page without its outputs follows from the lesson alone, so a test can tell when one is out of date.
 """
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 LESSONS = ROOT / "lessons"
 PAGES = ROOT / "docs" / "lessons"
 
-HEAD = """<!-- Made from lessons/{name}.py by docs/lesson_pages.py; do not edit by hand. -->
+HEAD = """<!-- Made from lessons/{name}.py by benchmarks/lesson_pages.py; do not edit by hand. -->
 
 """
 OPEN, CLOSE = "<!-- shown -->", "<!-- /shown -->"

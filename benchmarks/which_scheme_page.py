@@ -1,0 +1,243 @@
+"""Write docs/which-scheme.md: which depth scheme to use, answered from the records under results/ and from the code.
+
+python benchmarks/which_scheme_page.py
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from layerrope import LM, account, schemes, tiers
+from layerrope.folding import obstacles
+from layerrope.intervals import Interval, t_interval
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "which-scheme.md"
+SEEDS, SWEEP = (ROOT / "results" / name / "runs.csv" for name in ("demo-seeds", "demo-sweep"))
+BENCH = ROOT / "results" / "bench" / "schemes.json"
+
+NEAR = 0.1
+"""Nats from its own best within which a learning rate of the sweep counts as a good one."""
+REFERENCE = "prenorm"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run of a record."""
+
+    scheme: str
+    lr: float
+    seed: int
+    loss: float
+    tokens: int
+    n_params: int
+
+
+def runs(path: Path) -> list[Run]:
+    """The finished runs of a runs.csv."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [
+            Run(r["scheme"], float(r["lr"]), int(r["seed"]), float(r["val_loss"]), int(r["tokens"]), int(r["n_params"]))
+            for r in csv.DictReader(file)
+            if r["status"] == "done"
+        ]
+
+
+def differences(found: Sequence[Run]) -> dict[str, Interval]:
+    """Scheme -> paired interval of its loss minus the reference's over the seeds that both have."""
+    losses = {(r.scheme, r.seed): r.loss for r in found}
+    seeds = sorted({r.seed for r in found if r.scheme == REFERENCE})
+    names = sorted({r.scheme for r in found} - {REFERENCE})
+    paired = {n: [losses[n, s] - losses[REFERENCE, s] for s in seeds if (n, s) in losses] for n in names}
+    return {name: t_interval(values) for name, values in paired.items() if values}
+
+
+def good_rates(found: Sequence[Run], scheme: str) -> tuple[float, float, float]:
+    """(best rate, lowest and highest rate within `NEAR` of the best loss) of one scheme."""
+    mine = {r.lr: r.loss for r in found if r.scheme == scheme}
+    best = min(mine, key=lambda lr: mine[lr])
+    near = [lr for lr, loss in mine.items() if loss <= mine[best] + NEAR]
+    return best, min(near), max(near)
+
+
+@lru_cache
+def stock(name: str) -> bool:
+    """Does a trained model of this scheme fold into a stock class?"""
+    with torch.device("meta"):
+        return not obstacles(LM(replace(tiers["130m"], n_layer=8, scheme=name)))
+
+
+def _signed(found: Interval) -> str:
+    bounds = "" if found.low is None or found.high is None else f" [{found.low:+.3f}, {found.high:+.3f}]"
+    return f"{found.mean:+.3f}{bounds}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    quoted = [f"`{name}`" for name in names]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]}" if quoted else "none"
+
+
+WIDE = 0.1
+"""Standard deviation over seeds, in nats, from which a recipe is called unsteady."""
+
+
+def unsteady(found: Sequence[Run]) -> str:
+    """A sentence on the recipes whose seeds differ widely, or nothing."""
+    spreads = {n: t_interval([r.loss for r in found if r.scheme == n]).sd or 0.0 for n in {r.scheme: 0 for r in found}}
+    names = [name for name, sd in spreads.items() if sd > WIDE]
+    if not names:
+        return ""
+    return (
+        f"The losses of {_listed(names)} spread widely over seeds at the rate that one seed chose;\n"
+        "a sweep over several seeds would probably choose lower ones and treat them better. "
+    )
+
+
+def losses_table(found: Sequence[Run], sweep: Sequence[Run]) -> str:
+    """Every scheme of the three-seed record: loss, difference, rates."""
+    apart = differences(found)
+    means = {name: t_interval([r.loss for r in found if r.scheme == name]) for name in {r.scheme for r in found}}
+    lines = [
+        "| scheme | loss, nats | minus Pre-Norm | spread over seeds | best rate | good rates |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in sorted(means, key=lambda n: means[n].mean):
+        best, low, high = good_rates(sweep, name)
+        difference = _signed(apart[name]) if name in apart else "reference"
+        sd = means[name].sd
+        spread = "one seed" if sd is None else f"{sd:.3f}"
+        lines.append(
+            f"| `{name}` | {means[name].mean:.3f} | {difference} | {spread} | {best:g} | {low:g} to {high:g} |"
+        )
+    return "\n".join(lines)
+
+
+def cost_row(name: str, step: float, plain_kept: int) -> str:
+    """One measured scheme: step time, parameters, activations, stock form."""
+    counted = account(replace(tiers["130m"], scheme=name))
+    kept = counted.activation_bytes_per_token / plain_kept
+    return f"| `{name}` | {step:.2f} | {counted.scheme_parameters:+,} | {kept:.2f} | {'yes' if stock(name) else 'no'} |"
+
+
+def plain_kept() -> int:
+    """Bytes of activations a token that Pre-Norm keeps at 130m."""
+    return account(replace(tiers["130m"], scheme=REFERENCE)).activation_bytes_per_token
+
+
+def cost_table(steps: dict[str, float]) -> str:
+    """Every measured scheme, fastest first."""
+    kept = plain_kept()
+    rows = [cost_row(name, steps[name], kept) for name in sorted(steps, key=lambda n: steps[n])]
+    return "\n".join(["| scheme | step | parameters | kept | stock |", "|---|---|---|---|---|", *rows])
+
+
+def step_times() -> dict[str, float]:
+    """Scheme -> compiled step time relative to the reference, from the bench record."""
+    rows = json.loads(BENCH.read_text(encoding="utf-8"))["rows"]
+    return {r["name"]: r["ratio"] for r in rows if r["name"] in schemes}
+
+
+TEXT = """# Which scheme should I use?
+
+Made by `benchmarks/which_scheme_page.py` from the records under `results/` and from the code; do not edit by hand. The
+answer is as good as the records: read the limits at the end.
+
+## In short
+
+- **A short run or a small budget** (here {tokens:,} tokens for {n_params:,} parameters, {ratio:.2f} a parameter):
+  `prenorm`. Better than it beyond the spread of the seeds: {better}. Worse beyond it: {worse}.
+  Not told apart: {unclear}.
+  Scaling the start of the output projections (`prenorm-scaledinit`) costs nothing: {scaledinit}.
+- **A model to be served by stock engines** (transformers, vLLM, llama.cpp): one of
+  {stock}.
+  They fold into a stock class and then run at its speed; the others need this package at inference.
+- **Cost matters and quality is open**: these are within {within:.0%} of Pre-Norm's step time here:
+  {cheap}.
+  More than 1.2 of it, and to be earned first: {dear}.
+- **A long run at 80 tokens a parameter or more**: our records hold none. The LayerRoPE paper reports its lead there,
+  and the [evidence page](evidence.md) says which of its claims were reproduced. Ask for your own shape before you
+  spend: `layerrope study ladder --dry-run` prints the bill.
+- **In any case tune the learning rate of each scheme.** In the sweep the best rates differ by a factor of {factor:.0f},
+  from {lowest} to {highest}. At one rate for all you measure the rate.
+
+## What was measured: loss
+
+24 layers of width 64 on bytes of English novels, {n_seed} seeds, each scheme at the best rate of a sweep on one seed.
+Intervals are paired by seed, 95%. *Good rates*: those of the grid within {near:g} nats of the scheme's own best.
+
+{losses}
+
+{wide}So the table orders recipes (a scheme with the rate chosen for it), not schemes.
+
+## What was measured: cost
+
+Compiled training step relative to Pre-Norm, median of {rounds} paired rounds, width {d_model}, {n_layer} layers,
+{threads} thread of a CPU, {dtype}; other work shared the machine. Parameters beyond Pre-Norm's and activations kept
+for the backward pass relative to it, both counted at 130m. [All schemes](schemes.md) has the rules and sources.
+
+{costs}
+
+## Limits
+
+- One shape, one text, one budget far from compute-optimal (about 20 tokens a parameter), three seeds. Early in training
+  the order shows how fast a start learns; it can turn with more tokens.
+- The rates come from one seed of the same text, which favours no scheme knowingly and some by luck.
+- Step times are of one CPU. On a GPU the products are faster and everything elementwise counts for more: measure with
+  `layerrope bench schemes` where you will train.
+- {unread} are in the cost table only: no record of their losses is here. `layerrope study competitors` trains the
+  schemes that rebuild the stream.
+
+## Ask it for your model
+
+```console
+layerrope compare --schemes prenorm prenorm-scaledinit lns layerrope --lrs 3e-3 6e-3 1.2e-2 --seeds 0 1 2 --dry-run
+layerrope study lr --sizes micro-100k --schemes prenorm layerrope --dry-run
+layerrope account --tier 350m --schemes prenorm layerrope hc mhc
+```
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    found, sweep = runs(SEEDS), runs(SWEEP)
+    settings = json.loads(BENCH.read_text(encoding="utf-8"))["settings"]
+    steps = step_times()
+    apart = differences(found)
+    best = {name: good_rates(sweep, name)[0] for name in {r.scheme for r in sweep}}
+    within = 0.05
+    rest = [name for name in steps if name != REFERENCE]
+    some = next(r for r in found if r.scheme == REFERENCE)
+    return TEXT.format(
+        tokens=some.tokens,
+        n_params=some.n_params,
+        ratio=some.tokens / some.n_params,
+        better=_listed([n for n, i in apart.items() if i.decided and i.mean < 0]),
+        worse=_listed([n for n, i in apart.items() if i.decided and i.mean > 0]),
+        unclear=_listed([n for n, i in apart.items() if not i.decided]),
+        scaledinit=f"{_signed(apart['prenorm-scaledinit'])} nats",
+        stock=_listed([name for name in schemes if stock(name)]),
+        cheap=_listed([n for n in rest if steps[n] <= 1 + within]),
+        within=within,
+        dear=_listed([n for n in rest if steps[n] > 1.2]),
+        factor=max(best.values()) / min(best.values()),
+        lowest=" and ".join(f"{lr:g} (`{n}`)" for n, lr in best.items() if lr == min(best.values())),
+        highest=" and ".join(f"{lr:g} (`{n}`)" for n, lr in best.items() if lr == max(best.values())),
+        n_seed=len({r.seed for r in found}),
+        near=NEAR,
+        losses=losses_table(found, sweep),
+        wide=unsteady(found),
+        unread=_listed([n for n in rest if n not in apart]),
+        costs=cost_table(steps),
+        **settings,
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
