@@ -173,6 +173,39 @@ def graphs(cases: Sequence[tuple[dict[str, Any], str]], out: Path) -> None:
             out.write_text(json.dumps(found))
 
 
+COLLECTIVES = {
+    "gathered": ("all_gather_single", "all_gather_into_tensor"),
+    "reduced": ("reduce_scatter_single", "reduce_scatter_tensor"),
+}
+"""What FSDP2 calls, by the names of newer and older versions of torch."""
+
+
+def traffic(config: dict[str, Any], out: Path) -> None:
+    """Bytes that one step gathers and reduces, whole tensors, and bytes of this rank's training state."""
+    counted = dict.fromkeys(COLLECTIVES, 0)
+
+    def counting(kind: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            tensors = [t for t in (*given, *named.values()) if isinstance(t, Tensor)]
+            counted[kind] += max(t.numel() * t.element_size() for t in tensors)
+            return real(*given, **named)
+
+        return call
+
+    for kind, names in COLLECTIVES.items():
+        name = next(name for name in names if hasattr(torch.distributed, name))
+        setattr(torch.distributed, name, counting(kind, getattr(torch.distributed, name)))
+    with as_rank() as ranks:
+        s = session(from_json(TrainConfig, config), ranks, "fsdp")
+        s.update()
+        counted.update(dict.fromkeys(counted, 0))
+        s.update()
+        state = [*s.trained, *(t for k, t in s.optimizers.state().items() if not k.startswith("step/"))]
+        held = sum(t.to_local().numel() * t.element_size() for t in (*state, *s.trained))  # gradients are like weights
+        if ranks.main:
+            out.write_text(json.dumps([*counted.values(), held]))
+
+
 def runs(config: dict[str, Any], cuts: Sequence[tuple[str, int | None]], parallel: str) -> None:
     """`train` on the toy data, in each of these folders up to so many steps of this session (None: to the end)."""
     read = from_json(TrainConfig, config)

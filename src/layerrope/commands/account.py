@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from layerrope.config import ModelConfig
+    from layerrope.roofline import Plan
 
 
 @dataclass
@@ -31,6 +32,12 @@ class Command:
     """tokens per sequence, instead of the tier's"""
     tokens_per_parameter: float = 80.0
     """length of the run that the total FLOPs are for; the LayerRoPE paper trains on 80, compute-optimal is about 20"""
+    devices: tuple[int, ...] = ()
+    """also plan training on so many devices: memory, communication, seconds a step (docs/scaling-out.md)"""
+    gpu: str = "h100"
+    """what they are: a100, h100 or h200"""
+    batch_tokens: int = 2**20
+    """tokens a step on all devices together"""
     json: bool = False
     """print one JSON document on stdout and nothing else"""
 
@@ -44,6 +51,7 @@ class Command:
         if not self.tokens_per_parameter > 0:
             raise InputError(f"tokens-per-parameter must be positive: got {self.tokens_per_parameter}")
         config = self.shape()
+        plans = self.plans(config)
         rows: list[dict[str, Any]] = []
         for name in self.schemes:
             counted = account(replace(config, scheme=name))
@@ -51,10 +59,24 @@ class Command:
             run = {"run_tokens": tokens, "run_flops": counted.training_flops(tokens)}
             rows.append({"scheme": name, **counted.as_dict(), **run})
         if self.json:
-            emit_json({"schema_version": 1, "tier": self.tier, "rows": rows})
+            found = {name: [plan.as_dict() for plan in of] for name, of in plans.items()}
+            emit_json({"schema_version": 1, "tier": self.tier, "rows": rows, **({"plans": found} if found else {})})
         else:
             _show(rows, f"{self.tier}: {config.n_layer} layers, width {config.d_model}, T {config.seq_len}")
+            for name, of in plans.items():
+                _show_plans(of, f"{self.tier}, {name}, on {self.gpu}: {self.batch_tokens:,} tokens a step")
         return 0
+
+    def plans(self, config: ModelConfig) -> dict[str, list[Plan]]:
+        """Each scheme's steps on the devices that were asked for."""
+        from layerrope.errors import one_of
+        from layerrope.roofline import DEVICES, plans
+
+        device = DEVICES[one_of("gpu", self.gpu, DEVICES)]
+        return {
+            name: plans(replace(config, scheme=name), self.devices, device, self.batch_tokens)
+            for name in (self.schemes if self.devices else ())
+        }
 
     def shape(self) -> ModelConfig:
         """The tier with what was given instead."""
@@ -93,3 +115,17 @@ def _show(rows: list[dict[str, Any]], title: str) -> None:
     out.print(table)
     out.print("FLOPs per token: 6 (N - V d) + 6 L d T. Training state: weights, gradients and Adam's two moments.")
     out.print("Activations: what the backward pass keeps, uncompiled. Bytes are those of fp32.")
+
+
+def _show_plans(plans: list[Plan], title: str) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from layerrope.roofline import COLUMNS
+    from layerrope.terminal import out
+
+    table = Table(*COLUMNS, title=escape(title))
+    for plan in plans:
+        table.add_row(*(form(plan) for form in COLUMNS.values()))
+    out.print(table)
+    out.print("FSDP over all devices, on paper; what is assumed: docs/scaling-out.md.")
