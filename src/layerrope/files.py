@@ -70,7 +70,8 @@ def _target(path: Path) -> Path:
         target = Path(os.path.realpath(path))
     except ValueError as error:  # a NUL in the name
         raise InputError(f"{str(path)!r} cannot be the name of a file: choose another") from error
-    if os.path.lexists(target) and not target.is_file():
+    there = os.path.lexists(target) or path.exists()  # a descriptor's file may have lost its name: /dev/stdout
+    if there and not target.is_file():
         raise InputError(f"{path} is no regular file: choose another name to write to")
     return target
 
