@@ -70,7 +70,7 @@ def _target(path: Path) -> Path:
         target = Path(os.path.realpath(path))
     except ValueError as error:  # a NUL in the name
         raise InputError(f"{str(path)!r} cannot be the name of a file: choose another") from error
-    there = os.path.lexists(target) or path.exists()  # a descriptor's file may have lost its name: /dev/stdout
+    there = os.path.lexists(target) or os.path.exists(path)  # a descriptor's file may have lost its name: /dev/stdout
     if there and not target.is_file():
         raise InputError(f"{path} is no regular file: choose another name to write to")
     return target
