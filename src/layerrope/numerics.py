@@ -1,7 +1,8 @@
 """What low precision costs a trained model: its loss in bf16, fp16, int8, int4 and fp8, and where its stream is large.
 
 bf16 and fp16 cast the whole model (norms and gains stay fp32, as in training). int8, int4 and fp8 round the matrices
-only, as weight-only quantisation does, and compute in fp32: the loss shows the rounding, not a kernel.
+only, as weight-only quantisation does; w8a8 rounds what the matrices are multiplied with to int8 too, a scale for each
+token. All of them compute in fp32: the loss shows the rounding, not a kernel.
 
 Dimensions: B batch, T position, D width, L layers.
 """
@@ -43,6 +44,7 @@ def round_fp8(weight: Tensor) -> Tensor:
 
 WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
     "int8": partial(round_int, bits=8),
+    "w8a8": partial(round_int, bits=8),
     "int4": partial(round_int, bits=4, group=GROUP),
     "fp8": round_fp8,
 }
@@ -59,7 +61,15 @@ def in_format(model: LM, name: str) -> LM:
         for module in made.layers.modules():
             if isinstance(module, nn.Linear):
                 module.weight.copy_(WEIGHTS[name](module.weight))
+                if name == "w8a8":
+                    module.register_forward_pre_hook(_round_input)
     return made
+
+
+def _round_input(matrix: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The input (..., in) of a matrix in int8, a scale for each token."""
+    x, *rest = given
+    return (round_int(x.flatten(0, -2), 8).view_as(x), *rest)
 
 
 # ---------------------------------------------------------------------------------------------------------- measuring

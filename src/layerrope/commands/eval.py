@@ -44,7 +44,8 @@ class Command:
     """
 
     source: Annotated[str, tyro.conf.Positional]
-    """run, checkpoint (RUN/checkpoints/step-N), exported folder or stock folder"""
+    """run, checkpoint (RUN/checkpoints/step-N), exported folder or stock folder; for --numerics also a folder that
+    layerrope compare wrote"""
     tasks: tuple[str, ...] = ()
     """names that lm-eval knows, or a named set: commonsense (eight tasks)"""
     include: Path | None = None
@@ -60,7 +61,8 @@ class Command:
     device: str = "cpu"
     """cpu, cuda, cuda:N, for the adapter"""
     numerics: bool = False
-    """instead of tasks: loss in fp32, bf16, fp16, int8, int4 and fp8, and the size of the stream by depth"""
+    """instead of tasks: loss in fp32, bf16, fp16, int8, int4 and fp8, and the size of the stream by depth; of a
+    comparison: under every scheme, with intervals over the seeds"""
     text: Path | None = None
     """text file for --numerics; a run's own validation text where its data is at hand"""
     tokens: int = 20_000
@@ -103,6 +105,9 @@ class Command:
 
         if self.tasks:
             raise InputError("--numerics and --tasks are two different evaluations: ask for one of them")
+        self._check_sizes()
+        if (Path(self.source) / "study.json").is_file():
+            return self._numerics_by_scheme()
         loaded = load_lm(self.source)
         found = numerics(loaded.model, self._batches(loaded))
         if self.json:
@@ -112,6 +117,30 @@ class Command:
             out.print(made)
         return 0
 
+    def _numerics_by_scheme(self) -> int:
+        from layerrope.commands.compare import table
+        from layerrope.numerics_study import answers, loss_rows, score_comparison, stream_rows
+        from layerrope.report import read_comparison
+
+        if self.text is not None:
+            raise InputError("a comparison is scored on its own validation text: leave out --text")
+        scored = score_comparison(read_comparison(Path(self.source)), self.tokens, self.batch_size, note)
+        if self.json:
+            emit_json({"source": self.source, "runs": [asdict(run) for run in scored], "says": answers(scored)})
+            return 0
+        out.print(
+            table(loss_rows(scored), "Nats per token that each format adds, mean over seeds ± half a 95% interval")
+        )
+        out.print(table(stream_rows(scored), "The stream in fp32, means over seeds"))
+        for line in answers(scored):
+            out.print(f"- {line}", markup=False)
+        return 0
+
+    def _check_sizes(self) -> None:
+        for name, value in (("tokens", self.tokens), ("batch-size", self.batch_size)):
+            if value < 1:
+                raise InputError(f"{name} must be at least 1: got {value}")
+
     def _loops(self) -> int:
         from layerrope.loop_eval import loop_curve
         from layerrope.loopcd import read_contrast
@@ -120,9 +149,7 @@ class Command:
         if self.tasks:
             raise InputError("--loops and --tasks are two different evaluations: ask for one of them")
         how = None if self.contrast is None else read_contrast(self.contrast, self.early)
-        for name, value in (("tokens", self.tokens), ("batch-size", self.batch_size)):
-            if value < 1:
-                raise InputError(f"{name} must be at least 1: got {value}")
+        self._check_sizes()
         device = check_machine(self.device)
         found = loop_curve(self.source, self.loops, how, tokens=self.tokens, batch=self.batch_size, device=device)
         if self.json:
@@ -137,8 +164,6 @@ class Command:
         from layerrope.loading import run_data
         from layerrope.numerics import text_batches
 
-        if self.tokens < 1:
-            raise InputError(f"tokens must be at least 1: got {self.tokens}")
         if self.text is None:
             data = run_data(Path(self.source))
             if data is None:

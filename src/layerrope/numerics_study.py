@@ -1,0 +1,275 @@
+"""What low precision costs under each depth scheme: every finished run of a study, scored in every format.
+
+A record of it is a folder with `losses.csv` (a row a run and format), `stream.csv` (a row a run and layer), a chart and
+a README whose numbers all come from these rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import layerrope
+from layerrope.charts import save_png, scheme_channels
+from layerrope.data import load_data
+from layerrope.errors import InputError
+from layerrope.files import write_atomic
+from layerrope.intervals import Interval, t_interval
+from layerrope.loading import load_lm
+from layerrope.numerics import FORMATS, GROUP, Numerics, numerics
+from layerrope.record import Purpose, markdown, portable
+from layerrope.report import Comparison, made_with, processor
+
+if TYPE_CHECKING:
+    import altair as alt
+
+LOW = tuple(name for name in FORMATS if name != "fp32")
+REFERENCE = "prenorm"
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One run in every format."""
+
+    scheme: str
+    seed: int
+    lr: float
+    key: str
+    found: Numerics
+
+    def change(self, name: str) -> float:
+        """Nats per token that format `name` adds to the fp32 loss."""
+        return next(row.change for row in self.found.rows if row.format == name)
+
+
+def score_comparison(
+    found: Comparison, tokens: int, batch_size: int, progress: Callable[[str], object] = lambda text: None
+) -> list[Scored]:
+    """Score the runs at each scheme's best rate on the comparison's validation text.
+
+    Args:
+        tokens: positions scored, at most.
+        progress: told of each run before it is scored.
+
+    Raises:
+        InputError: no run was finished, or one cannot be read.
+    """
+    trials = [trial for row in found.table.ranked for trial in row.trials if trial.result is not None]
+    if not trials:
+        raise InputError(f"{found.folder} has no finished run: train the comparison first")
+    batches = list(load_data(found.study.base.data).eval_batches(batch_size, tokens))
+    scored = []
+    for i, trial in enumerate(trials):
+        progress(f"{i + 1} of {len(trials)}: {trial.scheme}, seed {trial.seed}")
+        model = load_lm(found.folder / trial.key).model
+        scored.append(Scored(trial.scheme, trial.seed, trial.lr, trial.key, numerics(model, batches)))
+    return scored
+
+
+# ------------------------------------------------------------------------------------------------------------- tables
+def by_scheme(scored: Sequence[Scored]) -> dict[str, list[Scored]]:
+    """The runs of each scheme, in the order of `scored`."""
+    names = dict.fromkeys(run.scheme for run in scored)
+    return {name: [run for run in scored if run.scheme == name] for name in names}
+
+
+def loss_rows(scored: Sequence[Scored]) -> list[dict[str, str]]:
+    """A row a scheme: mean fp32 loss, and what each format adds, +- half a 95% interval over the seeds."""
+    rows = []
+    for scheme, runs in by_scheme(scored).items():
+        plain = statistics.fmean(run.found.rows[0].loss for run in runs)
+        cells = {name: _cell(t_interval([run.change(name) for run in runs])) for name in LOW}
+        rows.append({"scheme": scheme, "fp32 loss": f"{plain:.4f}", **cells})
+    return rows
+
+
+def _cell(found: Interval) -> str:
+    half = "" if found.low is None else f" ± {found.mean - found.low:.4f}"
+    return f"{found.mean:+.4f}{half}"
+
+
+def stream_rows(scored: Sequence[Scored]) -> list[dict[str, str]]:
+    """A row a scheme: the stream after the first and the last layer, and its largest value; means over the seeds."""
+    rows = []
+    for scheme, runs in by_scheme(scored).items():
+
+        def mean(pick: Callable[[Numerics], float], runs: Sequence[Scored] = runs) -> float:
+            return statistics.fmean(pick(run.found) for run in runs)
+
+        rows.append(
+            {
+                "scheme": scheme,
+                "RMS after layer 0": f"{mean(lambda n: n.rms[0]):.3g}",
+                "RMS after the last": f"{mean(lambda n: n.rms[-1]):.3g}",
+                "largest value": f"{mean(lambda n: max(n.largest)):.3g}",
+                "largest / RMS, at most": f"{mean(lambda n: max(map(_ratio, n.largest, n.rms))):.3g}",
+            }
+        )
+    return rows
+
+
+def _ratio(largest: float, rms: float) -> float:
+    return largest / rms
+
+
+def answers(scored: Sequence[Scored]) -> list[str]:
+    """What the runs say, a sentence a format, in words and numbers."""
+    said = []
+    groups = by_scheme(scored)
+    for name in LOW:
+        means = {scheme: statistics.fmean(run.change(name) for run in runs) for scheme, runs in groups.items()}
+        worst = max(means, key=lambda scheme: means[scheme])
+        line = f"{name} costs at most {means[worst]:+.4f} nats per token on average ({worst})"
+        apart = [scheme for scheme in groups if scheme != REFERENCE and _apart(groups, scheme, name)]
+        if REFERENCE in groups:
+            told = ", ".join(f"{scheme} ({_gap(groups, scheme, name).mean:+.4f})" for scheme in apart)
+            line += f"; told apart from {REFERENCE}: {told or 'none'}"
+        said.append(line + ".")
+    return said
+
+
+def _luck(groups: Mapping[str, Sequence[Scored]]) -> str:
+    """How many intervals there are, and how many of them miss the truth by chance."""
+    n = (len(groups) - 1) * len(LOW)
+    return f"{n} intervals at 95%: about {0.05 * n:.0f} of them would exclude zero by luck alone."
+
+
+def _gap(groups: Mapping[str, Sequence[Scored]], scheme: str, name: str) -> Interval:
+    """The format's cost under `scheme` minus that under Pre-Norm, paired by seed."""
+    theirs = {run.seed: run.change(name) for run in groups[REFERENCE]}
+    return t_interval([run.change(name) - theirs[run.seed] for run in groups[scheme] if run.seed in theirs])
+
+
+def _apart(groups: Mapping[str, Sequence[Scored]], scheme: str, name: str) -> bool:
+    shared = {run.seed for run in groups.get(REFERENCE, ())} & {run.seed for run in groups[scheme]}
+    return len(shared) > 1 and _gap(groups, scheme, name).decided
+
+
+# ------------------------------------------------------------------------------------------------------------- record
+def write_numerics(
+    found: Comparison, scored: Sequence[Scored], folder: Path, purpose: Purpose, command: str, tokens: int
+) -> None:
+    """Write README.md, losses.csv, stream.csv and the chart into `folder`.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    save_png(largest_chart(scored), folder / "largest-by-depth.png")
+    write_atomic(folder / "losses.csv", _csv(_losses(scored)))
+    write_atomic(folder / "stream.csv", _csv(_streams(scored)))
+    write_atomic(folder / "README.md", readme(found, scored, purpose, command, tokens))
+
+
+def readme(found: Comparison, scored: Sequence[Scored], purpose: Purpose, command: str, tokens: int) -> str:
+    """The record's page."""
+    said = answers(scored)
+    made = made_with([found.folder / run.key for run in scored])
+    seeds = ", ".join(str(seed) for seed in sorted({run.seed for run in scored}))
+    settings = {row["setting"]: row["value"] for row in found.study.facts.get("settings", [])}
+    versions = [", ".join(f"{k} {v}" for k, v in each.items() if v) for each in made["runs"]]
+    parts = [
+        f"# {purpose.title}",
+        f"**Question.** {purpose.question}",
+        f"**Answer.** {_answer(scored)}",
+        f"**What would change it.** {purpose.doubt}",
+        "## Command",
+        f"```\n{portable(str(found.study.facts.get('command', '')))}\n{command}\n```",
+        "Every run and format is in `losses.csv`, every run and layer in `stream.csv`.",
+        "## What each format adds to the loss",
+        f"Nats per token on {tokens:,} positions of validation text, mean over seeds {seeds} ± half a 95% interval. "
+        "bf16 and fp16 cast the whole model; int8, int4 and fp8 e4m3 round the matrices inside the layers, a scale for "
+        f"each row (int4: for {GROUP} inputs); w8a8 rounds their inputs to int8 as well, a scale for each token.",
+        markdown(loss_rows(scored)),
+        "\n".join(f"- {line}" for line in [*said, _luck(by_scheme(scored))]),
+        "## The stream",
+        markdown(stream_rows(scored)),
+        "![Largest absolute value of the stream after each layer, one line a scheme.](largest-by-depth.png)",
+        "## Made with",
+        f"- {settings.get('model', '')}; {settings.get('budget', '')}",
+        "\n".join(f"- trained with {line}" for line in versions),
+        f"- scored on {processor()}, torch {torch.__version__}, layerrope {layerrope.__version__}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _answer(scored: Sequence[Scored]) -> str:
+    """One line: the dearest format, and whether the size of the stream orders its cost."""
+    groups = by_scheme(scored)
+    cost = {
+        (scheme, name): statistics.fmean(run.change(name) for run in runs)
+        for scheme, runs in groups.items()
+        for name in LOW
+    }
+    (scheme, name), most = max(cost.items(), key=lambda pair: pair[1])
+    halves = max(abs(cost[each, cast]) for each in groups for cast in ("bf16", "fp16"))
+    size = {each: statistics.fmean(max(run.found.largest) for run in runs) for each, runs in groups.items()}
+    big = max(size, key=lambda each: size[each])
+    return (
+        f"Little, at this size. bf16 and fp16 move no scheme's mean loss by more than {halves:.4f} nats per token; the "
+        f"dearest format, {name}, adds {most:.4f} at most ({scheme}). {big} has the largest stream, {size[big]:,.0f} "
+        f"or {size[big] / torch.finfo(torch.float16).max:.1%} of what fp16 can hold, and pays "
+        f"{cost[big, 'bf16']:+.4f} in bf16 and {cost[big, 'int4']:+.4f} in int4."
+    )
+
+
+def largest_chart(scored: Sequence[Scored]) -> alt.TopLevelMixin:
+    """Largest absolute value of the stream by layer, mean over the seeds, a line a scheme."""
+    import altair as alt
+    import polars as pl
+
+    rows = [
+        {"scheme": scheme, "layer": float(i), "largest": statistics.fmean(run.found.largest[i] for run in runs)}
+        for scheme, runs in by_scheme(scored).items()
+        for i in range(len(runs[0].found.largest))
+    ]
+    colour, dash = scheme_channels("scheme", list(by_scheme(scored)))
+    return (
+        alt.Chart(pl.DataFrame(rows))
+        .mark_line()
+        .encode(
+            x=alt.X("layer:Q", title="after layer"),
+            y=alt.Y("largest:Q", title="largest absolute value", scale=alt.Scale(type="log")),
+            color=colour,
+            strokeDash=dash,
+        )
+        .properties(width=420, height=240)
+    )
+
+
+def _losses(scored: Sequence[Scored]) -> list[dict[str, Any]]:
+    return [
+        {
+            "scheme": s.scheme,
+            "seed": s.seed,
+            "lr": s.lr,
+            "key": s.key,
+            "format": r.format,
+            "loss": r.loss,
+            "change": r.change,
+        }
+        for s in scored
+        for r in s.found.rows
+    ]
+
+
+def _streams(scored: Sequence[Scored]) -> list[dict[str, Any]]:
+    return [
+        {"scheme": s.scheme, "seed": s.seed, "layer": i, "rms": rms, "largest": largest}
+        for s in scored
+        for i, (rms, largest) in enumerate(zip(s.found.rms, s.found.largest, strict=True))
+    ]
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()

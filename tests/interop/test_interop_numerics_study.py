@@ -1,0 +1,103 @@
+"""Low precision under every scheme of a comparison: rows, sentences and a record that only say what was measured."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from layerrope import cli
+from layerrope.errors import InputError
+from layerrope.numerics import FORMATS, Numerics, Row
+from layerrope.numerics_study import LOW, Scored, answers, loss_rows, score_comparison, stream_rows, write_numerics
+from layerrope.record import Purpose
+from layerrope.report import read_comparison
+
+ASKED = ["compare", "--schemes", "prenorm", "lns", "--tier", "micro-100k", "--seeds", "0", "1", "--lrs", "1e-3"]
+ASKED += ["--budget", "2", "--batch-size", "2", "--eval-tokens", "256", "--jobs", "0", "--no-compile"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("numerics")
+    (folder / "text.txt").write_text("The cat sat on the mat, and the dog on the log. " * 400)
+    assert cli.main([*ASKED, "--data", str(folder / "text.txt"), "--out", str(folder / "runs")]) == 0
+    return folder / "runs"
+
+
+def scored(scheme: str, seed: int, change: float, largest: float = 2.0) -> Scored:
+    rows = tuple(Row(name, 1.0 + change, 0.0 if name == "fp32" else change, True) for name in FORMATS)
+    return Scored(scheme, seed, 0.1, f"{scheme}-{seed}", Numerics(rows, (1.0, largest), (0.5, 1.0)))
+
+
+def test_every_run_is_scored_and_recorded(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = read_comparison(runs)
+    told: list[str] = []
+    made = score_comparison(found, 256, 4, told.append)
+    assert sorted((run.scheme, run.seed) for run in made) == [("lns", 0), ("lns", 1), ("prenorm", 0), ("prenorm", 1)]
+    assert len(told) == 4
+    purpose = Purpose("A title", "Is it so?", "More of it.")
+    write_numerics(found, made, tmp_path / "out", purpose, "python record.py", 256)
+    losses = list(csv.DictReader((tmp_path / "out" / "losses.csv").open()))
+    assert len(losses) == 4 * len(FORMATS)
+    assert len(list(csv.DictReader((tmp_path / "out" / "stream.csv").open()))) == 4 * len(made[0].found.rms)
+    page = (tmp_path / "out" / "README.md").read_text()
+    assert page.startswith("# A title\n\n**Question.** Is it so?\n\n**Answer.** ")
+    assert "256 positions" in page
+    assert str(runs) not in page
+    capsys.readouterr()
+    assert cli.main(["eval", str(runs), "--numerics", "--tokens", "256", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert len(said["runs"]) == 4
+    by_key = {row["key"]: float(row["loss"]) for row in losses if row["format"] == "int4"}
+    for run in said["runs"]:
+        (row,) = (row for row in run["found"]["rows"] if row["format"] == "int4")
+        assert row["loss"] == pytest.approx(by_key[run["key"]], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--text", "x.txt"], "its own validation text"),
+        (["--tokens", "0"], "tokens must be"),
+        (["--batch-size", "0"], "batch-size must be"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    runs: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert cli.main(["eval", str(runs), "--numerics", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_sentences_tell_a_difference_only_beyond_the_seeds() -> None:
+    even = [scored("prenorm", i, 0.001 * i) for i in range(3)]
+    worse = [scored("lns", i, 0.05 + 0.001 * i) for i in range(3)]
+    noisy = [scored("hc", i, 0.05 * (-1) ** i) for i in range(3)]
+    said = dict(zip(LOW, answers([*even, *worse, *noisy]), strict=True))
+    assert said["int4"] == (
+        "int4 costs at most +0.0510 nats per token on average (lns); told apart from prenorm: lns (+0.0500)."
+    )
+    assert answers(worse)[0] == "bf16 costs at most +0.0510 nats per token on average (lns)."
+    one = answers([even[0], worse[0]])[0]
+    assert one.endswith("told apart from prenorm: none.")  # one seed tells nothing apart
+
+
+def test_tables_have_a_row_a_scheme() -> None:
+    made = [scored("prenorm", 0, 0.0), scored("prenorm", 1, 0.2), scored("lns", 0, 0.1, largest=900.0)]
+    rows = loss_rows(made)
+    assert [row["scheme"] for row in rows] == ["prenorm", "lns"]
+    assert rows[0]["int4"].startswith("+0.1000 ± ")
+    assert rows[1]["int4"] == "+0.1000"  # one seed has no interval
+    assert stream_rows(made)[1]["largest value"] == "900"
+    assert stream_rows(made)[1]["largest / RMS, at most"] == "900"
+
+
+def test_a_folder_without_finished_runs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "study.json").write_text("{}")
+    assert cli.main(["eval", str(tmp_path), "--numerics"]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+    with pytest.raises(InputError):
+        read_comparison(tmp_path)
