@@ -21,22 +21,34 @@ def blocks(language: str) -> list[str]:
 def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     lines = [line for block in blocks("bash") for line in block.strip().splitlines()]
-    assert len(lines) == 4
+    assert len(lines) == 5
     for line in lines:
         program, *words = shlex.split(line)
         assert program == "layerrope"
         assert cli.main(words) == 0, line
     said = capsys.readouterr().out
     assert "llama, float32" in said
+    assert "gguf (llama), float32" in said
     assert "The old man" in said
 
 
 def test_the_program_runs(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed: pip install 'layerrope[hf]'")
-    (program,) = blocks("python")
+    program, _ = blocks("python")
     torch.manual_seed(0)
     exec(compile(program, "docs/interop.md", "exec"), {})
     assert capsys.readouterr().out.endswith(f"{4 * 32 + 16}\n")
+
+
+def test_the_program_for_timm_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("timm", reason="timm is not installed: pip install 'layerrope[vision]'")
+    monkeypatch.chdir(tmp_path)
+    _, program = blocks("python")
+    exec(compile(program, "docs/interop.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("True {'attn_read': 'the weight of norm1'")
+    assert (tmp_path / "exported" / "vit" / "model.safetensors").exists()
 
 
 def test_the_schemes_it_names_exist_and_go_where_it_says() -> None:
