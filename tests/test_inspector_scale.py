@@ -149,6 +149,20 @@ def test_the_command_bears_any_size(
     assert max(map(len, capsys.readouterr().out.splitlines())) < 700
 
 
+@pytest.mark.parametrize("architecture", ["llama", "gemma"])
+def test_signalling_nans_are_nan_without_a_warning(tmp_path: Path, architecture: str) -> None:
+    from layerrope.inspector import check
+
+    for name, bits in (("F64", np.full(8, 0x7FF0000000000001, "<u8")), ("F32", np.full(8, 0x7F800001, "<u4"))):
+        row = {"dtype": name, "shape": [8], "data_offsets": [0, bits.nbytes]}
+        header = json.dumps({"model.layers.0.input_layernorm.weight": row}).encode()
+        path = tmp_path / f"{name}.safetensors"
+        path.write_bytes(len(header).to_bytes(8, "little") + header + bits.tobytes())
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert [f["fault"] for f in check(path, architecture=architecture).faults] == ["NaN"]
+
+
 def test_smollm2_at_another_size_has_the_published_exponent() -> None:
     with np.load(DATA / "smollm2-135m.npz") as arrays:
         rows = arrays["attn_in"].astype(np.float64)

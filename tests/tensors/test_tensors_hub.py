@@ -181,6 +181,15 @@ def test_a_revision_is_never_a_path(hub: Hub, tmp_path: Path, revision: str) -> 
     assert hub.server.log == []
 
 
+def test_names_in_a_listing_that_are_none_are_left_out(hub: Hub, tmp_path: Path) -> None:
+    hub.publish(files_of(write_model(tmp_path / "m", tiny_llama())))
+    names = ["\ud800.safetensors", "\x1b[31m.safetensors", "a\n.gguf", "n" * 2000 + ".gguf", 5, None, {"a": 1}]
+    listing = [{"rfilename": name} for name in names] + [{"rfilename": "model.safetensors"}, 7]
+    info = json.dumps({"sha": COMMITS["main"], "siblings": listing})
+    hub.server.put("/api/models/org/tiny/revision/main", info.encode())
+    assert set(hub.open("org/tiny", tmp_path / "cache").names) == set(tiny_llama())
+
+
 def swap_ref(root: Path, how: str) -> None:
     ref = root / "refs" / "main"
     ref.unlink()

@@ -365,7 +365,9 @@ def _with_gap(site: Site, depth: int, architecture: str) -> Site:
 
 
 def _row(norm: NormTensor, stored: NDArray[Any], dtype: str) -> Row:
-    values, layer = norm.gain(_flat(stored)), -1 if norm.layer is None else norm.layer
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        values = norm.gain(_flat(stored))
+    layer = -1 if norm.layer is None else norm.layer
     exact = exact_in(np.asarray(stored).reshape(-1))
     return Row(layer, printable(norm.name), values, fault(values, norm.part == "gain"), exact, printable(dtype))
 

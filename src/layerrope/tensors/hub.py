@@ -133,6 +133,6 @@ class HubRepo(Place):
 
 
 def _siblings(rows: Any) -> list[str]:
-    """The file names of a model's listing; what is no plain name is no model's file."""
-    rows = rows if isinstance(rows, list) else []
-    return sorted(str(row["rfilename"]) for row in rows if isinstance(row, dict) and "rfilename" in row)
+    """The file names of a model's listing; what no file of a model can be called is left out."""
+    names = [row.get("rfilename") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return sorted(name for name in names if isinstance(name, str) and name.isprintable() and len(name) <= 1024)
