@@ -17,7 +17,12 @@ from layerrope.study import Run, write_study
 
 HOSTILE = "<img src=x onerror=alert(1)>&\"'\u2028"
 """A folder's name that would be markup, were it not escaped."""
-RUNS = {HOSTILE: "layerrope", "free": "layerrope:schedule=free,gamma=layer", "plain": "prenorm"}
+RUNS = {
+    HOSTILE: "layerrope",
+    "free": "layerrope:schedule=free,gamma=layer",
+    "far": "layerrope:schedule=geometric,base=2e5,alpha=5,alpha_rot=-9,beta_rot=3",
+    "plain": "prenorm",
+}
 """Folder -> scheme."""
 
 

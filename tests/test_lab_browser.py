@@ -157,17 +157,24 @@ def test_a_runs_gains_are_its_own(tab: Tab, lab_folder: Path) -> None:
     assert HOSTILE[:-1] in tab.find("#gain-note").text  # its last character is a line separator, shown as a space
 
 
-def test_a_run_with_free_tables_is_shown_whole(chromium: Tab, lab_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "held"), [("free", True), ("far", False)])
+def test_a_run_beyond_the_sliders_is_shown_whole(
+    chromium: Tab, lab_folder: Path, tmp_path: Path, name: str, held: bool
+) -> None:
+    """Free tables, whose depth is held whatever an address asks for; and scalars farther out than sliders reach."""
     from layerrope.lab import write_lab
 
     chromium.look()
-    chromium.open(write_lab(tmp_path / "free.html", lab_folder / "free"))
-    own = load_trained(lab_folder / "free").model.gains.site_rows().detach().numpy()  # type: ignore[union-attr]
+    chromium.open(write_lab(tmp_path / "run.html", lab_folder / name), "#gain.d=64" + "&gain.n_layer=9" * held)
+    own = load_trained(lab_folder / name).model.gains.site_rows().detach().numpy()  # type: ignore[union-attr]
     for layer in range(2):
         chromium.set("gain-layer-number", layer)
         shown = [row["gain"] for row in rows(chromium, "channels", "channels")]
-        assert shown == pytest.approx(own[layer, 0].tolist(), abs=1e-6)
-    assert not chromium.find("#gain-n_layer").is_enabled()
+        assert shown == pytest.approx(own[layer, 0].tolist(), rel=1e-6, abs=1e-6)
+    assert chromium.find("#gain-n_layer").is_enabled() is not held
+    chromium.set("gain-preset", "start")
+    assert chromium.find("#gain-d").is_enabled()
+    assert chromium.js("document.getElementById('gain-alpha').max") == "4"
     assert chromium.messages() == []
 
 

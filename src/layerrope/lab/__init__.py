@@ -22,7 +22,12 @@ from layerrope.toy_stream import LEARNED
 
 MOST_BYTES = 3 * 2**20
 """Size that a page may have: it is opened on phones."""
-SCRIPTS = ("ui.js", "gain.js", "stream.js", "mirage.js", "budget.js", "parts.js")
+SCRIPTS = (
+    *("ui", "panel", "charts", "theme", "address", "data"),
+    *("gain", "stream", "mirage", "budget"),
+    *("gain_part", "stream_part", "mirage_part", "budget_part", "begin"),
+)
+"""What the page runs, in order: its furniture, the arithmetic, the parts."""
 
 __all__ = ["MOST_BYTES", "lab_page", "write_lab"]
 
@@ -56,7 +61,7 @@ def lab_page(run: str | os.PathLike[str] | None = None, runs: str | os.PathLike[
         [before, *body, after],
         style=asset("page.css") + _asset("lab.css"),
         data={"themes": themes(), "charts": specs.live(found is not None), "lab": _numbers(found), **charts},
-        scripts=[chart_library(), *map(_asset, SCRIPTS)],
+        scripts=[chart_library(), *(_asset(f"{name}.js") for name in SCRIPTS)],
     )
     if len(text.encode()) > MOST_BYTES:
         raise InputError(

@@ -188,7 +188,7 @@ def picture() -> alt.TopLevelMixin:
     )
     colour = alt.Color(
         "layer:Q",
-        scale=alt.Scale(scheme="viridis"),
+        scale=alt.Scale(scheme=alt.SchemeParams(name="viridis", extent=[0.2, 0.95])),
         legend=alt.Legend(title="vector", titleOrient="left", gradientLength=120, gradientThickness=8),
     )
     words = ["layer:Q", alt.Tooltip("x:Q", format=".4f"), alt.Tooltip("y:Q", format=".4f")]

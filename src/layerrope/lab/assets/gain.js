@@ -1,9 +1,9 @@
 "use strict";
 // LayerRoPE's gains: what layerrope.gains.gain_table computes, one layer at a time, in double precision.
 //
-// A law holds: n_layer, d, base, spectrum ("rope", "single" or "none"), schedule ("power", or "geometric"
-// with the number of layers it was trained with), alpha, beta, alpha_rot, beta_rot; gamma(layer), the vector (d); and, of a run with free tables, magnitude and
-// angle (n_layer), to which the four scalars are added.
+// A law holds: n_layer, d, base, spectrum ("rope", "single" or "none"), schedule ("power", or "geometric" with the
+// number of layers it was trained with), alpha, beta, alpha_rot, beta_rot; gamma(layer), the vector (d); and, of a run
+// with free tables, magnitude and angle (n_layer), to which the four scalars are added.
 const Gain = (() => {
   function depth(law, l) {
     if (law.schedule !== "geometric") return Math.log(l + 1);

@@ -3,7 +3,8 @@
 // compute. Everything comes from the Gram matrix of the n vectors, an array of n arrays.
 const Mirage = (() => {
   const degrees = (radians) => (radians * 180) / Math.PI;
-  const square = (n, entry) => Array.from({ length: n }, (_, i) => Float64Array.from({ length: n }, (_, k) => entry(i, k)));
+  const square = (n, entry) =>
+    Array.from({ length: n }, (_, i) => Float64Array.from({ length: n }, (_, k) => entry(i, k)));
   const sum = (values) => values.reduce((a, b) => a + b, 0);
   const mean = (values) => sum(values) / values.length;
 
@@ -177,7 +178,12 @@ const Mirage = (() => {
         missed += (there - here) ** 2;
         drawn += here * here;
       }
-    return { points, stress: Math.sqrt(missed / drawn), kept: (values[0] + values[1]) / sum(values), sweep: sweep(points) };
+    return {
+      points,
+      stress: Math.sqrt(missed / drawn),
+      kept: (values[0] + values[1]) / sum(values),
+      sweep: sweep(points),
+    };
   }
 
   // ------------------------------------------------------------------------------------------------------- the null
@@ -199,8 +205,8 @@ const Mirage = (() => {
     const wide = d - 1 >= n;
     const others = Array.from({ length: n }, (_, i) =>
       Float64Array.from({ length: wide ? n : d - 1 }, (_, k) =>
-        wide && k > i ? 0 : wide && k === i ? Math.sqrt(chiSquare(d - 1 - i, numbers)) : numbers.normal()
-      )
+        wide && k > i ? 0 : wide && k === i ? Math.sqrt(chiSquare(d - 1 - i, numbers)) : numbers.normal(),
+      ),
     );
     const first = along.map((a, i) => a + noise[i] * numbers.normal());
     const rest = gram(others);

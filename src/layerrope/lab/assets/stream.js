@@ -11,7 +11,7 @@ const Stream = (() => {
   // Sublayers that write independently: sites of {scale, write_slope, read_slope}.
   const block = (n, sites) =>
     Array.from({ length: n }, (_, l) =>
-      Math.hypot(...sites.map((s) => s.scale * (l + 1) ** (s.write_slope + s.read_slope)))
+      Math.hypot(...sites.map((s) => s.scale * (l + 1) ** (s.write_slope + s.read_slope))),
     );
 
   // V_0 ... V_L
