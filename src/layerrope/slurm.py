@@ -8,7 +8,9 @@ the launcher follows, so results come as they are made; the results that submiti
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import subprocess
 import time
@@ -107,6 +109,7 @@ class Task:
             assert self.process.stdin is not None
             self.process.stdin.write(dumps(self.words, indent=None) + "\n")
             self.process.stdin.flush()
+            _await_end(self.process)
             code = self.process.wait()
             out.write(dumps({"ended": code} | ({"error": died(code)} if code else {}), indent=None) + "\n")
 
@@ -116,8 +119,17 @@ class Task:
 
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()
-            self.process.wait()
+            _await_end(self.process)
         return submitit.helpers.DelayedSubmission(Task(self.words))
+
+
+def _await_end(process: subprocess.Popen[str]) -> None:
+    """Return when the process has ended, without taking note of it.
+
+    `Popen.wait` holds a lock while it waits: called again by a signal handler on top of itself, it would never return.
+    """
+    with contextlib.suppress(ChildProcessError):  # taken note of already
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
 
 
 def _ignore_warning() -> None:

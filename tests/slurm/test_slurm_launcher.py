@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -23,7 +24,7 @@ from layerrope.config import ModelConfig
 from layerrope.data import DataConfig
 from layerrope.errors import InputError, MissingExtra
 from layerrope.launch import Job, Outcome, run_here
-from layerrope.recipe import TrainConfig, from_json, to_json
+from layerrope.recipe import TrainConfig, to_json
 from layerrope.run_folder import Result, read_metrics
 from layerrope.session import Report
 from layerrope.slurm import REPORTS, TICKET, Processes, Slurm, SlurmOptions, Task, run_slurm
@@ -273,14 +274,11 @@ def words(folder: Path, **changes: Any) -> dict[str, Any]:
     return {"config": config, "run_dir": str(folder), "threads": 1, "device": "cpu", "until": None}
 
 
-def at_work(task: Task, folder: Path) -> threading.Thread:
-    """The thread of a task whose worker has made its first step."""
-    thread = threading.Thread(target=task)
-    thread.start()
+def await_step(folder: Path, alive: Callable[[], bool]) -> None:
+    """Return when the worker in `folder` has made its first step."""
     while not (folder / REPORTS).exists() or b'"kind": "step"' not in (folder / REPORTS).read_bytes():
-        assert thread.is_alive()
+        assert alive()
         time.sleep(0.1)
-    return thread
 
 
 def test_submitits_local_executor_trains_the_same_numbers(tmp_path: Path) -> None:
@@ -299,18 +297,26 @@ def test_submitits_local_executor_trains_the_same_numbers(tmp_path: Path) -> Non
     assert losses[0] == losses[1]
 
 
+WARNED = """
+import json, signal, sys
+from layerrope.slurm import Task
+
+task = Task(json.loads(sys.argv[1]))
+signal.signal(signal.SIGUSR1, lambda number, frame: print(task.checkpoint().function.words == task.words, flush=True))
+task()
+"""
+
+
 def test_near_the_limit_a_task_saves_and_says_what_to_requeue(tmp_path: Path) -> None:
-    submitit = pytest.importorskip("submitit", reason="submitit is not installed: pip install 'layerrope[slurm]'")
+    """The signal comes while the task waits for its worker, and the handler waits for the same worker."""
+    pytest.importorskip("submitit", reason="submitit is not installed: pip install 'layerrope[slurm]'")
     folder = tmp_path / "r"
-    task = Task(words(folder, steps=10**9, checkpoint_every=0))
-    work = at_work(task, folder)
-    assert task.process is not None
-    os.kill(task.process.pid, signal.SIGUSR2)  # Slurm signals the worker too: it takes no notice
-    again = task.checkpoint()
-    work.join()
-    assert isinstance(again, submitit.helpers.DelayedSubmission)
-    assert again.function.words == task.words
-    assert from_json(TrainConfig, task.words["config"]).steps == 10**9
+    said = json.dumps(words(folder, steps=10**9, checkpoint_every=0))
+    task = subprocess.Popen([sys.executable, "-c", WARNED, said], stdout=subprocess.PIPE, text=True)
+    await_step(folder, lambda: task.poll() is None)
+    task.send_signal(signal.SIGUSR1)
+    assert task.communicate()[0] == "True\n"
+    assert task.returncode == 0
     *_, last, end = (json.loads(line) for line in (folder / REPORTS).read_text().splitlines())
     assert last["result"]["status"] == "interrupted"
     assert end == {"ended": 0}
@@ -320,8 +326,12 @@ def test_near_the_limit_a_task_saves_and_says_what_to_requeue(tmp_path: Path) ->
 def test_a_worker_that_is_killed_leaves_its_reason(tmp_path: Path) -> None:
     folder = tmp_path / "r"
     task = Task(words(folder, steps=10**9, checkpoint_every=0))
-    work = at_work(task, folder)
+    work = threading.Thread(target=task)
+    work.start()
+    await_step(folder, work.is_alive)
     assert task.process is not None
+    os.kill(task.process.pid, signal.SIGUSR2)  # Slurm signals the worker too, which takes no notice
+    assert task.process.poll() is None
     task.process.kill()
     work.join()
     assert "ended by signal 9" in json.loads((folder / REPORTS).read_text().splitlines()[-1])["error"]
