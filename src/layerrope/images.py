@@ -8,6 +8,7 @@ Dimensions: N images, B batch, C channels, H height, W width.
 from __future__ import annotations
 
 import hashlib
+import warnings
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerrope.errors import InputError, MissingExtra, one_of
+from layerrope.errors import InputError, MissingExtra, one_of, reason
 from layerrope.windows import permutation, visited
 
 PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"}
@@ -77,6 +78,8 @@ class ImageData:
         n_val = round(config.val_fraction * len(images))
         if not 0 < n_val < len(images):
             raise InputError(f"{config.source} has {len(images)} images: too few to hold out {config.val_fraction:g}")
+        if config.shift >= images.shape[1]:
+            raise InputError(f"shift {config.shift} moves images of {images.shape[1]} pixels out of sight: choose less")
         self.n_class = int(labels.max()) + 1
         pixels = torch.from_numpy(images[order].astype(np.float32) / 255).permute(0, 3, 1, 2)
         held = pixels[n_val:]
@@ -161,7 +164,7 @@ def load_images(config: ImageConfig) -> ImageData:
         with resources.files("layerrope").joinpath("image_data/digits.npz").open("rb") as file, np.load(file) as held:
             return ImageData(config, held["images"], held["labels"])
     path = Path(config.source)
-    if path.is_dir():
+    if config.source and path.is_dir():
         return ImageData(config, *_read_folder(path, config.image_size))
     if path.is_file():
         return ImageData(config, *_read_arrays(path))
@@ -170,46 +173,73 @@ def load_images(config: ImageConfig) -> ImageData:
 
 def _read_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """`images` and `labels` of an .npz file; nothing pickled is opened."""
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"{path} is no .npz file: write one with numpy.savez, with arrays images and labels")
     try:
         with np.load(path, allow_pickle=False) as held:
             missing = {"images", "labels"} - set(held.files)
             if missing:
                 raise InputError(f"{path} has no array {min(missing)!r}: it needs images and labels")
-            images, labels = held["images"], held["labels"]
-    except (ValueError, OSError, zipfile.BadZipFile, EOFError, AttributeError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"cannot read arrays from {path}: {str(error).splitlines()[0]}") from error
+            images, labels = np.asarray(held["images"]), np.asarray(held["labels"])
+    except InputError:
+        raise
+    except MemoryError as error:
+        raise InputError(f"the arrays of {path} do not fit into memory: give fewer or smaller images") from error
+    except Exception as error:  # what numpy and zipfile raise for a damaged member has no common kind
+        raise InputError(f"cannot read arrays from {path}: {reason(error)}") from error
     return (images[..., None] if images.ndim == 3 else images), labels
 
 
 def _read_folder(path: Path, size: int | None) -> tuple[np.ndarray, np.ndarray]:
     """The pictures of each class folder, in the order of their names, cut to a square and brought to `size`, RGB."""
     try:
-        from PIL import Image, ImageOps, UnidentifiedImageError  # pyright: ignore[reportMissingImports]
+        from PIL import Image  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise MissingExtra("pillow", "vision") from None
     if size is None:
         raise InputError(f"pictures in {path} may be of any size: set image_size to what the model reads")
-    classes = sorted(p for p in path.iterdir() if p.is_dir())
-    images, labels = list[np.ndarray](), list[int]()
-    for label, folder in enumerate(classes):
-        for file in sorted(f for f in folder.iterdir() if f.suffix.lower() in PICTURES):
-            try:
-                with Image.open(file) as picture:
-                    images.append(np.asarray(ImageOps.fit(picture.convert("RGB"), (size, size))))
-            except (UnidentifiedImageError, OSError) as error:
-                raise InputError(f"{file} is not a picture that can be read: {str(error).splitlines()[0]}") from error
-            labels.append(label)
-    if not images:
+    classes = [
+        _pictures(folder) for folder in sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
+    ]
+    if not classes:
         raise InputError(
             f"no pictures in {path}: it needs one folder for each class, with {', '.join(sorted(PICTURES))}"
         )
-    return np.stack(images), np.array(labels)
+    images = [_read_picture(file, size) for files in classes for file in files]
+    return np.stack(images), np.repeat(np.arange(len(classes)), [len(files) for files in classes])
+
+
+def _pictures(folder: Path) -> list[Path]:
+    """The pictures of one class, by name; what is hidden or ends in no picture's suffix is left alone."""
+    found = (f for f in folder.iterdir() if f.suffix.lower() in PICTURES and not f.name.startswith("."))
+    files = sorted(found)
+    if not files:
+        raise InputError(
+            f"no pictures in {folder}, which would be a class: add some ({', '.join(sorted(PICTURES))}), or remove it"
+        )
+    return files
+
+
+def _read_picture(file: Path, size: int) -> np.ndarray:
+    """One picture, turned as its camera says, as uint8 (size, size, 3)."""
+    from PIL import Image, ImageOps  # pyright: ignore[reportMissingImports]
+
+    try:
+        with warnings.catch_warnings(), Image.open(file) as picture:
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            if picture.mode.startswith(("I", "F")):
+                raise InputError(f"{file} has more than 8 bits a channel, which would be cut off: convert it first")
+            upright = ImageOps.exif_transpose(picture)
+            return np.asarray(ImageOps.fit(upright.convert("RGB"), (size, size)))
+    except InputError:
+        raise
+    except Exception as error:  # decoders of damaged files raise whatever they stumble on
+        raise InputError(f"{file} is not a picture that can be read: {reason(error)}") from error
 
 
 def _check_arrays(source: str, images: np.ndarray, labels: np.ndarray) -> None:
-    if images.ndim != 4 or images.dtype != np.uint8 or images.shape[1] != images.shape[2]:
+    square = images.ndim == 4 and images.shape[1] == images.shape[2]
+    if not square or images.dtype != np.uint8 or min(images.shape[1:]) < 1:
         raise InputError(
             f"images of {source} are {images.dtype} {images.shape}: it takes uint8 (N, H, W) or (N, H, W, C), square"
         )
@@ -217,3 +247,5 @@ def _check_arrays(source: str, images: np.ndarray, labels: np.ndarray) -> None:
         raise InputError(f"labels of {source} are {labels.dtype} {labels.shape}: one whole number for each image")
     if len(labels) and int(labels.min()) < 0:
         raise InputError(f"labels of {source} start at {int(labels.min())}: they count from 0")
+    if len(labels) > 1 and int(labels.max()) == int(labels.min()):
+        raise InputError(f"all images of {source} are of one class: there is nothing to tell apart")

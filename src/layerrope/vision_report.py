@@ -63,6 +63,10 @@ CELLS: dict[str, Callable[[VisionRow], str]] = {
 """The columns of the table, for a terminal and for a page."""
 
 
+VERDICTS = ("Better than", "Worse than", "Not told apart from", "One seed, so not tested against")
+"""What a difference to the first scheme is called, in the order in which findings name them."""
+
+
 def percents(gain: Interval) -> str:
     """A difference of accuracies with its interval."""
     if gain.low is None or gain.high is None:
@@ -80,7 +84,7 @@ def findings(table: VisionTable) -> list[str]:
     rows, first = ranked(table), table.rows[0].scheme
     best = rows[0]
     said = [f"Best accuracy: {best.scheme}, {best.accuracy.mean:.2%} at learning rate {best.lr:g}."]
-    groups: dict[str, list[str]] = {"Better than": [], "Worse than": [], "Not told apart from": []}
+    groups: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
     for row in rows:
         if row.gain is not None:
             groups[_verdict(row.gain)].append(f"{row.scheme} {percents(row.gain)}")
@@ -97,9 +101,12 @@ def findings(table: VisionTable) -> list[str]:
 
 
 def _verdict(gain: Interval) -> str:
+    better, worse, alike, untested = VERDICTS
+    if gain.low is None:
+        return untested
     if not gain.decided:
-        return "Not told apart from"
-    return "Better than" if gain.mean > 0 else "Worse than"
+        return alike
+    return better if gain.mean > 0 else worse
 
 
 # ------------------------------------------------------------------------------------------------------- the picture

@@ -31,13 +31,13 @@ class Command:
     tier: str = "micro"
     """named model size: micro (8 x 8 pixels, patches of 2), deit-ti, deit-s, deit-b (224 pixels, patches of 16)"""
     image_size: int | None = None
-    """height and width in pixels, instead of the tier's; a folder's pictures are brought to it"""
+    """height and width in pixels: of arrays their own, of a folder's pictures what they are brought to; the tier's"""
     patch_size: int | None = None
     """height and width of a patch in pixels, instead of the tier's"""
     channels: int | None = None
-    """colour channels, instead of the tier's"""
+    """colour channels; those of the images"""
     n_class: int | None = None
-    """classes, instead of the tier's"""
+    """classes; those of the labels"""
     n_layer: int | None = None
     """layers, instead of the tier's"""
     n_head: int | None = None
@@ -107,17 +107,21 @@ class Command:
     def base(self) -> VisionTrainConfig:
         """The run that all others are made from."""
         from layerrope.errors import one_of
-        from layerrope.images import ImageConfig
+        from layerrope.images import ImageConfig, load_images
         from layerrope.kinds import VisionTrainConfig
         from layerrope.vit import vit_tiers
 
+        tier = vit_tiers[one_of("tier", self.tier, vit_tiers)]
         names = ("image_size", "patch_size", "channels", "n_class", "n_layer", "n_head", "d_model", "d_ff", "drop_path")
         given = {n: getattr(self, n) for n in names if getattr(self, n) is not None}
-        model = replace(vit_tiers[one_of("tier", self.tier, vit_tiers)], **given)
-        size = model.image_size if Path(self.data).is_dir() else None
+        size = given.get("image_size", tier.image_size) if Path(self.data).is_dir() else None
+        data = ImageConfig(self.data, size, shift=self.shift, flip=self.flip)
+        images = load_images(data)
+        own = dict(zip(("channels", "image_size"), images.image_shape, strict=False)) | {"n_class": images.n_class}
+        model = replace(tier, **{**own, **given})
         return VisionTrainConfig(
             model=model,
-            data=ImageConfig(self.data, size, shift=self.shift, flip=self.flip),
+            data=data,
             steps=self.steps,
             batch_size=self.batch_size,
             optimizer="adamw",
