@@ -194,7 +194,7 @@ def test_array_files_are_read_and_bad_ones_refused(tmp_path: Path) -> None:
     refused("count from 0", images=images, labels=labels - 1)
     refused("cannot read", images=np.array([{}], dtype=object), labels=labels)
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(InputError, match="is no .npz file"):
+    with pytest.raises(InputError, match=r"is no \.npz file"):
         load_images(ImageConfig(str(path)))
     with pytest.raises(InputError, match="no images at"):
         load_images(ImageConfig(str(tmp_path / "absent")))
