@@ -248,6 +248,8 @@ SECRETS = [
     "user:hunter2@host/x.safetensors",
     "http://a b/x?sig=hunter2#hunter2",
     "http://user:hunter2@host/x",
+    "http://host/\udcff?sig=hunter2",
+    "http://\udcff/",
 ]
 
 

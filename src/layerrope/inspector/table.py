@@ -260,7 +260,7 @@ def _check(architecture: str | None, format: str) -> None:
     from layerrope.norm_sites import GGUF_ARCHITECTURES
 
     if architecture is not None:
-        one_of("architecture", architecture, GGUF_ARCHITECTURES if format == "gguf" else MODEL_TYPES)
+        one_of("architecture", printable(architecture, 60), GGUF_ARCHITECTURES if format == "gguf" else MODEL_TYPES)
 
 
 def _spent(source: Source) -> tuple[int, int]:

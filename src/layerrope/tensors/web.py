@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from layerrope.errors import InputError
-from layerrope.tensors.blobs import Blob
+from layerrope.tensors.blobs import Blob, redacted
 from layerrope.tensors.connections import origin_of
 from layerrope.tensors.http import Client, HttpError, shown_url
 from layerrope.tensors.places import Place
@@ -17,7 +17,10 @@ _KEEP = "%/:=&?~#+!$,;'@()*[]"
 
 def tidy_url(text: str) -> str:
     """`text` as an address: spaces and letters beyond ASCII encoded. Raises InputError where it is none."""
-    url = quote(text.strip(), safe=_KEEP)
+    try:
+        url = quote(text.strip(), safe=_KEEP)
+    except UnicodeEncodeError:  # half a surrogate pair: bytes of the command line that are no text
+        raise InputError(f"{redacted(text)} is not an address: check it") from None
     origin_of(url)
     return url
 
