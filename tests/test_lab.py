@@ -18,21 +18,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lab_runs import HOSTILE, ended_study
+from toy_run import toy_config
 
 from layerrope import cli, lab
 from layerrope.accounting import count_parameters, flops_per_token, gate_flops
 from layerrope.cli import help_text
 from layerrope.commands.lab import Command
+from layerrope.compare import comparison
 from layerrope.config import ModelConfig, tiers
 from layerrope.errors import InputError
 from layerrope.files import read_json, write_json
-from layerrope.lab import budget, measured, specs
+from layerrope.lab import budget, measured, runs, specs
 from layerrope.lab.runs import POINTS, runs_page, thinned
 from layerrope.machine import threads
+from layerrope.rates import Rates
 from layerrope.studies import RECIPES
 from layerrope.studies.findings import findings_of
 from layerrope.studies.reading import read_found
-from layerrope.study import Run
+from layerrope.study import Run, write_study
 from layerrope.trained import load_trained
 
 ROOT = Path(__file__).parents[1]
@@ -212,7 +215,14 @@ def test_a_comparison_brings_its_curves_rates_and_gains(tmp_path: Path) -> None:
     body, charts = runs_page(made.parent).content()
     text = "".join(body)
     assert "mine: comparison" in text
-    for words in ("training loss", "learning rate", "attention reads", "MLP writes", "Lowest validation loss"):
+    for words in (
+        "training loss",
+        "learning rate",
+        "attention reads",
+        "MLP writes",
+        "Lowest validation loss",
+        "cannot tell",
+    ):
         assert words in text or words in json.dumps(charts)
     alone, _ = runs_page(made).content()
     assert len(alone) == len(body)
@@ -242,6 +252,32 @@ def test_a_ladders_fit_is_drawn_with_its_savings(tmp_path: Path) -> None:
     drawn = [spec for spec in charts.values() if "training FLOPs" in json.dumps(spec)]
     assert len(drawn) == 1
     assert len(json.dumps(drawn)) > 2000
+
+
+def test_a_study_that_has_only_begun_says_so(tmp_path: Path) -> None:
+    for name in ("ladder", "lr"):
+        folder = ended_study(name, tmp_path / name, lambda each: 3.0)
+        for result in folder.glob("*/result.json"):
+            result.unlink()
+    write_study(comparison(toy_config(), Rates({"prenorm": (0.01,)}, "x"), [0], {}), tmp_path / "compare")
+    body, charts = runs_page(tmp_path).content()
+    text = "".join(body)
+    assert text.count("Not finished") == 2
+    assert "No run was trained to its end" in text
+    assert not charts
+
+
+def test_more_than_can_be_told_apart_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(runs.MOST_RUNS + 1):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="holds 25 runs outside of studies, a page takes 24"):
+        runs_page(tmp_path)
+    monkeypatch.setattr(runs, "MOST_STUDIES", 1)
+    for name in ("a", "b"):
+        ended_study("lr", tmp_path / "all" / name, lambda each: 3.0)
+    with pytest.raises(InputError, match="holds 2 studies, a page takes 1"):
+        runs_page(tmp_path / "all")
 
 
 def test_what_a_study_calls_its_settings_is_text(tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ POINTS = 9_000
 """Points of all loss curves of one chart together; longer curves are thinned evenly."""
 MOST_STUDIES = 12
 """Studies of one folder that a page takes in."""
+MOST_RUNS = 24
+"""Runs that belong to no study that a page tells apart."""
 
 
 def runs_page(folder: Path | None) -> Page:
@@ -56,8 +58,9 @@ def runs_page(folder: Path | None) -> Page:
         raise InputError(f"{folder} holds no study and no run: give a folder that compare, study or train wrote")
     singles = [place for place in places if not (place / FILE).exists()]
     studies = [place for place in places if (place / FILE).exists()]
-    if len(studies) > MOST_STUDIES:
-        raise InputError(f"{folder} holds {len(studies)} studies, a page takes {MOST_STUDIES}: give one of them")
+    for found, most, kind in ((studies, MOST_STUDIES, "studies"), (singles, MOST_RUNS, "runs outside of studies")):
+        if len(found) > most:
+            raise InputError(f"{folder} holds {len(found)} {kind}, a page takes {most}: give a folder with fewer")
     for place in studies:
         _study(made, place)
     if singles:
@@ -114,6 +117,7 @@ def _study(made: Page, folder: Path) -> None:
 def _comparison(made: Page, folder: Path) -> None:
     found = read_comparison(folder)
     made.table(shown_rows(found.table), caption_of(found.table)).bullets(found.findings.can)
+    made.text("What this comparison cannot tell:").bullets(found.findings.cannot)
     source = "from these runs" if found.sweep is None else "from these runs and the packaged sweep"
     figures = [*_losses(folder, found.table), final_losses(found.table)]
     _add(made, *figures, rate_curves(rate_rows(found.table, found.sweep), source))
@@ -136,8 +140,8 @@ def _recipe(made: Page, folder: Path) -> None:
 
 
 def _losses(folder: Path, table: Table) -> list[Figure | None]:
-    rows = thinned(loss_rows(folder, table))
-    return [loss_curves(rows, ends(table)), validation_curves(rows)]
+    rows, lost = thinned(loss_rows(folder, table)), ends(table)
+    return [loss_curves(rows, lost), validation_curves(rows)] if rows or lost else []
 
 
 def _gains(made: Page, folder: Path, tables: Iterable[Table]) -> None:
