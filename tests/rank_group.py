@@ -23,12 +23,15 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.distributed import TCPStore
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 from toy_run import Toy, toy_config, until
 
 from layerrope.__main__ import guarded, main
 from layerrope.commands.train import EXIT
 from layerrope.errors import InputError
 from layerrope.layerwise import checkpoint_layers, compile_layers
+from layerrope.machine import autocast
 from layerrope.ranks import PATIENCE, Ranks, join, launch
 from layerrope.recipe import TrainConfig, from_json
 from layerrope.run_folder import Result, RunFolder
@@ -204,6 +207,39 @@ def traffic(config: dict[str, Any], out: Path) -> None:
         held = sum(t.to_local().numel() * t.element_size() for t in (*state, *s.trained))  # gradients are like weights
         if ranks.main:
             out.write_text(json.dumps([*counted.values(), held]))
+
+
+class Casts(TorchDispatchMode):
+    """Remembers the storage of every bf16 copy that is made of an fp32 matrix of one of these sizes."""
+
+    def __init__(self, sizes: set[int]) -> None:
+        super().__init__()
+        self.sizes, self.made = sizes, list[StorageWeakRef]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and found.dtype == torch.bfloat16 and found.numel() in self.sizes:
+            self.made.append(StorageWeakRef(found.untyped_storage()))
+        return found
+
+
+def casts(config: dict[str, Any], out: Path) -> None:
+    """bf16 copies of weights that one step makes, and those that are there between its forward and backward pass, with
+    layers recomputed and not."""
+    read, found = from_json(TrainConfig, config), []
+    with as_rank() as ranks:
+        for recomputes in (True, False):
+            s = session(read, ranks, "fsdp")
+            if recomputes:
+                checkpoint_layers(s.model)
+            ids, targets = s._batch(0)
+            with Casts({p.numel() for layer in s.model.layers for p in layer.parameters() if p.ndim == 2}) as seen:
+                with autocast(s.device, "bf16", cache=not s.form.in_shards):
+                    loss, _ = s.form.loss_sum(s.model, ids, targets)
+                found.append([len(seen.made), sum(not ref.expired() for ref in seen.made)])
+                loss.backward()
+        if ranks.main:
+            out.write_text(json.dumps(found))
 
 
 def runs(config: dict[str, Any], cuts: Sequence[tuple[str, int | None]], parallel: str) -> None:

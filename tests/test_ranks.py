@@ -14,10 +14,10 @@ from rank_group import Ended, Group, SharedToy, command, fated, rank_config, sta
 from safetensors.torch import load_file, save_file
 from toy_run import curve, run, until
 
-from layerrope import checkpoint
+from layerrope import checkpoint, cli
 from layerrope.errors import InputError
 from layerrope.parallel import form_of
-from layerrope.ranks import Ranks, launch
+from layerrope.ranks import VARIABLES, Ranks, launch
 from layerrope.train import train
 
 torch.set_num_threads(1)
@@ -91,15 +91,20 @@ def test_what_ranks_cannot_do_is_refused_once(tmp_path: Path, wanted: list[str],
     assert message in complaint(together(tmp_path / "ranks", command, 2, wanted))
 
 
-def test_one_process_has_no_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_has_no_ranks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match="--parallel fsdp is for several ranks: start them by torchrun"):
         form_of("fsdp", rank_config(), Ranks())
     assert (Ranks().gather([1]), Ranks().add([2.0]), Ranks().any(True)) == ([[1]], [2.0], True)
-    for place in ({"RANK": "x", "WORLD_SIZE": "2"}, {"RANK": "2", "WORLD_SIZE": "2"}):
-        for name, value in place.items():
-            monkeypatch.setenv(name, value)
+    assert launch() is None
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "2")
+    for rank in ("x", "2"):
+        monkeypatch.setenv("RANK", rank)
         with pytest.raises(InputError, match="use torchrun"):
             launch()
+    monkeypatch.setenv("RANK", "1")
+    assert cli.main(words()) == 2
+    assert "start them by torchrun ... -m layerrope train" in capsys.readouterr().err
 
 
 # -------------------------------------------------------------------------------------------------------- checkpoints

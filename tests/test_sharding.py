@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rank_group import SharedToy, course, courses, graphs, rank_config, runs, together
+from rank_group import SharedToy, casts, course, courses, graphs, rank_config, runs, together
 from safetensors.torch import save_file
 from toy_run import curve, run, same, tensors
 
@@ -79,6 +79,14 @@ def test_precisions_and_activation_checkpointing_among_ranks(tmp_path: Path) -> 
     assert [rank.code for rank in ended] == [0, 0], ended[0].err
     found = json.loads((tmp_path / "found").read_text())
     assert [name for name, (of, rel) in kinds.items() if not close(found[name], course(of, Ranks()), rel)] == []
+
+
+def test_bf16_copies_of_weights_go_where_layers_are_recomputed(tmp_path: Path) -> None:
+    """Seven matrices in each of two layers; the plan on paper counts on it (`roofline._gathered_bytes`)."""
+    wanted = config("layerrope", precision="bf16", d_model=24, n_head=2, d_ff=40, seq_len=8)
+    ended = together(tmp_path / "ranks", casts, 1, to_json(wanted), tmp_path / "found")
+    assert [rank.code for rank in ended] == [0], ended[0].err
+    assert json.loads((tmp_path / "found").read_text()) == [[14, 0], [14, 14]]
 
 
 def test_what_needs_whole_parameters_runs_on_copies(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ def main(words: list[str] | None = None) -> int:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    return cli.main(words) if place is None else _as_rank(place, words)
+    if place is None or (place.world == 1 and words[:1] != ["train"]):
+        return cli.main(words)
+    return _as_rank(place, words)
 
 
 def _as_rank(place: Launch, words: list[str]) -> int:
@@ -47,7 +49,7 @@ def _run(ranks: Ranks, words: list[str]) -> int:
     from layerrope import terminal
 
     terminal.out.quiet = terminal.status.quiet = not ranks.main
-    if words[:1] != ["train"] and ranks.world > 1:
+    if words[:1] != ["train"]:
         ranks.say("error: train alone runs on several ranks: start other commands as one process")
         return 2
     return guarded(ranks, lambda: cli.main(words, ranks.say))

@@ -65,9 +65,12 @@ def cast(model: nn.Module, precision: str) -> None:
         model.to(LOW_PRECISIONS[precision])
 
 
-def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """The autocast context of a forward pass; off for every precision but "bf16"."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+def autocast(device: torch.device, precision: str, cache: bool = True) -> torch.autocast:
+    """The autocast context of a forward pass; off for every precision but "bf16".
+
+    `cache` False lets the bf16 copy of a weight go once it is used: where weights lie in shards, it would outlive them.
+    """
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16", cache_enabled=cache)
 
 
 def peak_memory(device: torch.device) -> int:

@@ -35,6 +35,10 @@ GOODBYE = timedelta(seconds=20)
 """How long a rank waits for the others once it has nothing more to say."""
 
 
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What launchers of torch set, torchrun and others: who a process is, and where the ranks meet."""
+
+
 @dataclass(frozen=True)
 class Launch:
     """What a launcher such as torchrun tells a process through its environment."""
@@ -46,12 +50,12 @@ class Launch:
 
 
 def launch() -> Launch | None:
-    """This process's place among ranks, or None where no launcher started it.
+    """This process's place among ranks, or None where no launcher has set all of `VARIABLES`.
 
     Raises:
         InputError: the launcher's variables are not whole numbers that fit together.
     """
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+    if not all(name in os.environ for name in VARIABLES):
         return None
     try:
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -72,7 +72,7 @@ class Plan:
     state_bytes: float
     """its shard of weights, gradients and moments"""
     gathered_bytes: float
-    """whole weights and gradients in use: two layers, and the embedding with the head"""
+    """whole weights and gradients: of two layers, the embedding and the head; bf16 copies that autograd keeps"""
     activation_bytes: float
     compute_seconds: float
     communication_seconds: float
@@ -194,7 +194,7 @@ def _plan(config: ModelConfig, n: int, device: Device, sequences: int, splits: i
         recomputes=recomputes,
         model_flops=flops_per_token(config) * tokens,
         state_bytes=STATE * parts.all / n,
-        gathered_bytes=8 * (2 * parts.layer + parts.rest) + 4 * parts.gains,
+        gathered_bytes=_gathered_bytes(parts, recomputes),
         activation_bytes=_activations(config, recomputes) * tokens / splits,
         compute_seconds=compute,
         communication_seconds=collective_seconds(moved, collectives, n, device),
@@ -205,6 +205,13 @@ def _plan(config: ModelConfig, n: int, device: Device, sequences: int, splits: i
         gate_seconds=compute - _compute(replace(config, scheme="prenorm"), tokens, recomputes, device),
         device=device,
     )
+
+
+def _gathered_bytes(parts: Parts, recomputes: bool) -> float:
+    """Weights and gradients of two layers, and of what is not in layers, in fp32. Where nothing is recomputed, autograd
+    keeps the bf16 copies of the layers' matrices too, whose fp32 originals are long freed."""
+    copies = 0 if recomputes else 2 * parts.layer * parts.n_layer
+    return 8 * (2 * parts.layer + parts.rest) + 4 * parts.gains + copies
 
 
 def _compute(config: ModelConfig, tokens: int, recomputes: bool, device: Device) -> float:

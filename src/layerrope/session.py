@@ -312,7 +312,7 @@ class Session:
             left -= len(x)
             x, y = x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
             with self.form.part(last=not left):
-                with autocast(self.device, self.config.precision):
+                with autocast(self.device, self.config.precision, cache=not self.form.in_shards):
                     loss, _ = self.form.loss_sum(self.model, x, y)
                 (loss / share).backward()
             losses.append(loss.detach())
