@@ -2,13 +2,16 @@
 
     python benchmarks/apply_cost.py [rounds] [width] [layers]
 
-Prints one line of JSON. Ratios of CPU time are steadier than wall clock where other work shares the machine.
-Needs transformers.
+Prints one line of JSON, with the machine's load before and after (a load of N means N processes that want a core).
+Ratios of CPU time are steadier than wall clock where other work shares the machine. Needs transformers. The record:
+
+    python benchmarks/apply_cost.py 20 > results/bench/apply.json
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 from collections.abc import Callable
@@ -19,6 +22,7 @@ import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import layerrope
+from layerrope.report import processor
 from layerrope.timing import paired
 
 THREADS, BATCH, LENGTH, VOCAB = 1, 4, 128, 512
@@ -54,6 +58,7 @@ def main(rounds: int = 30, width: int = 256, layers: int = 6) -> None:
         if name == "gains":
             layerrope.apply(model)
         contenders[name] = step(model, ids)
+    before = os.getloadavg()[0]
     timings = paired(contenders, rounds)
     found: dict[str, Any] = {}
     for kind in ("cpu", "wall"):
@@ -62,6 +67,8 @@ def main(rounds: int = 30, width: int = 256, layers: int = 6) -> None:
         low, median, high = statistics.quantiles(ratios, n=4)
         found |= {f"{kind}_ratio": round(median, 4), f"{kind}_quartiles": [round(low, 4), round(high, 4)]}
     found |= {"rounds": rounds, "width": width, "layers": layers, "batch": BATCH, "length": LENGTH, "threads": THREADS}
+    load = [round(before, 1), round(os.getloadavg()[0], 1)]
+    found |= {"cores": os.cpu_count(), "load_before_after": load, "processor": processor()}
     print(json.dumps(found | {"torch": torch.__version__, "transformers": transformers.__version__}))
 
 
