@@ -73,11 +73,14 @@ def bench_memory(
 
 
 def held_bytes() -> int:
-    """Bytes of all CPU tensors that are alive, a storage that several share counted once."""
+    """Bytes of all CPU tensors that are alive, a storage that several share counted once.
+
+    The compiler's stand-ins for tensors have no memory and are of types of their own, so they are not counted.
+    """
     gc.collect()
-    tensors = [x for x in gc.get_objects() if issubclass(type(x), torch.Tensor) and x.device.type == "cpu"]
-    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors if t.layout == torch.strided}
-    return sum(storages.values())
+    tensors = [x for x in gc.get_objects() if type(x) in (torch.Tensor, torch.nn.Parameter)]
+    here = [t.untyped_storage() for t in tensors if t.device.type == "cpu" and t.layout == torch.strided]
+    return sum({storage._cdata: storage.nbytes() for storage in here}.values())
 
 
 def step_peak(step: Callable[[], object]) -> int:
