@@ -26,6 +26,8 @@ from layerrope.norm_sites import STREAM_ROLES
 
 #: With fewer usable layers than this, or more, nothing is fitted.
 FEWEST, MOST = 3, 1024
+#: Draws of the picture's null, and with more layers than `DEEP`, since each takes time as their cube.
+DRAWS, DEEP, DRAWS_DEEP = 50, 256, 12
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ def report_site(site: Site, base: float = 100.0, shuffles: int = 20, seed: int =
     without = _view(rows[later], layers[later], base, 0, seed, False) if FEWEST <= later.sum() < len(rows) else None
     rows = scaled(rows, -exponent(rows))
     shared = shared_direction(rows)
-    return SiteReport(site, d, left_out, whole, without, outliers(rows, shared), rank1_null(rows, shared, seed=seed))
+    null = rank1_null(rows, shared, DRAWS if len(rows) <= DEEP else DRAWS_DEEP, seed)
+    return SiteReport(site, d, left_out, whole, without, outliers(rows, shared), null)
 
 
 def _view(rows: Matrix, layers: Any, base: float, shuffles: int, seed: int, rotation: bool) -> View:

@@ -227,7 +227,8 @@ def read_table(source: Source, architecture: str | None = None, everything: bool
     from layerrope.inspector.run_gains import has_gains, with_gains
 
     if not norms and not others and not has_gains(source):
-        why = printable(found.notes[0]) if found.notes else "no tensor is called like a norm"
+        unread = notes[-1] if found.tensors else "no tensor is called like a norm"
+        why = printable(found.notes[0]) if found.notes else unread
         raise InputError(f"{source.label} has no norm gains to inspect: {why}")
     names = [*(norm.name for norm in norms), *others]
     _check_size(source.label, names, shapes)
