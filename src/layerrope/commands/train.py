@@ -175,9 +175,8 @@ class Command(Settings):
     def _steps(self, config: TrainConfig) -> int:
         if self.steps is not None and self.budget is not None:
             raise InputError("--steps and --budget both set the length of the run: give one of them")
-        if self.steps is not None:
-            return self.steps
-        return steps_of(self.budget or "500", count_parameters(config.model)[0], config.tokens_per_step)
+        size = count_parameters(config.model)[0]  # refuses what does not fit, before any text is read
+        return steps_of(self.budget or "500", size, config.tokens_per_step) if self.steps is None else self.steps
 
     def _print(self, run_dir: Path, config: TrainConfig, result: Result) -> None:
         if self.json:
