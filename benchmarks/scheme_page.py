@@ -41,8 +41,8 @@ FOOT = """
 - **step**: time of a compiled training step relative to Pre-Norm, median of {rounds} paired rounds at width {d_model},
   {n_layer} layers, T {seq_len}, batch {batch_size}, {threads} thread, {dtype} (`results/bench/schemes.json`).
 - **peak**: memory at the most of that step relative to Pre-Norm's {plain_peak:.0f} MB: weights and Adam's moments, held
-  between steps, and activations, gradients and temporaries on top, counted where tensors are allocated. Of what comes on
-  top alone: {own}.
+  between steps, and activations, gradients and temporaries on top, counted where tensors are allocated. Of what comes
+  on top alone: {own}.
 - **stock form**: the transformers class that a trained model folds into (`layerrope export`), or what is in the way.
 {speedups}{peers}"""
 
