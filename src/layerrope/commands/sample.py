@@ -61,9 +61,10 @@ class Command:
         how = Sampling(*settings)
         device = check_machine(self.device)
         model, tokenizer, label = self._read()
+        made = stream_text(model.to(device).eval(), tokenizer, self.prompt, how)  # refuses what cannot be drawn
         note(f"{label}, scheme {model.config.scheme}")
         with threads(self.threads):
-            self._show(stream_text(model.to(device).eval(), tokenizer, self.prompt, how))
+            self._show(made)
         return 0
 
     def _show(self, made: Iterator[str]) -> None:
