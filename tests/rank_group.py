@@ -32,7 +32,8 @@ from layerrope.commands.train import EXIT
 from layerrope.errors import InputError
 from layerrope.layerwise import checkpoint_layers, compile_layers
 from layerrope.machine import autocast
-from layerrope.ranks import PATIENCE, Ranks, join, launch
+from layerrope.rank_place import rank_place
+from layerrope.ranks import PATIENCE, Ranks, join
 from layerrope.recipe import TrainConfig, from_json
 from layerrope.run_folder import Result, RunFolder
 from layerrope.session import Session
@@ -113,7 +114,7 @@ def _as_rank(place: dict[str, int], folder: Path, work: Callable[..., int | None
 @contextlib.contextmanager
 def as_rank() -> Iterator[Ranks]:
     """The ranks, joined; left at the end."""
-    place = launch()
+    place = rank_place()
     assert place is not None
     ranks = join(place)
     yield ranks
@@ -295,7 +296,7 @@ def starved(path: Path, limit: int) -> int:
 
 def said(work: Callable[[Ranks], Result], patience: timedelta = PATIENCE) -> int:
     """`work` among ranks with the exit codes and the one message of the command line."""
-    place = launch()
+    place = rank_place()
     assert place is not None
     ranks = join(place, patience)
     try:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from rank_group import Ended, Group, SharedToy, command, fated, rank_config, starved, together
+from rank_group import HUNG, Ended, Group, SharedToy, command, fated, rank_config, starved, together
 from safetensors.torch import load_file, save_file
 from toy_run import curve, run, until
 
 from layerrope import checkpoint, cli
 from layerrope.errors import InputError
 from layerrope.parallel import form_of
-from layerrope.ranks import VARIABLES, Ranks, launch
+from layerrope.rank_place import VARIABLES, rank_place
+from layerrope.ranks import Ranks
 from layerrope.train import train
 
 torch.set_num_threads(1)
@@ -48,15 +52,19 @@ def complaint(ended: list[Ended], code: int = 2) -> str:
 
 
 # -------------------------------------------------------------------------------------------------- the command line
-def test_one_command_on_two_ranks_prints_once(tmp_path: Path) -> None:
-    ended = together(tmp_path / "ranks", command, 2, words())
-    assert [rank.code for rank in ended] == [0, 0], ended[0].err
-    assert "status    done" in ended[0].out
-    assert "2 ranks (fsdp)" in ended[0].err
-    assert (ended[1].out, ended[1].err) == ("", "")
+def test_torchrun_starts_two_ranks_that_print_once(tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*launcher, "-m", "layerrope", *words()], capture_output=True, text=True, env=env, timeout=HUNG
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("status    done") == 1
+    assert done.stderr.count("layerrope  3/3") == 1
+    assert "2 ranks (fsdp)" in done.stderr
     again = together(tmp_path / "ranks", command, 2, words("--json"))
     assert json.loads(again[0].out)["status"] == "done"
-    assert again[1].out == ""
+    assert (again[1].out, again[1].err) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -95,13 +103,13 @@ def test_one_process_has_no_ranks(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     with pytest.raises(InputError, match="--parallel fsdp is for several ranks: start them by torchrun"):
         form_of("fsdp", rank_config(), Ranks())
     assert (Ranks().gather([1]), Ranks().add([2.0]), Ranks().any(True)) == ([[1]], [2.0], True)
-    assert launch() is None
+    assert rank_place() is None
     for name in VARIABLES:
         monkeypatch.setenv(name, "2")
     for rank in ("x", "2"):
         monkeypatch.setenv("RANK", rank)
         with pytest.raises(InputError, match="use torchrun"):
-            launch()
+            rank_place()
     monkeypatch.setenv("RANK", "1")
     assert cli.main(words()) == 2
     assert "start them by torchrun ... -m layerrope train" in capsys.readouterr().err

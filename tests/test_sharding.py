@@ -47,14 +47,17 @@ def close(found: list[list[float]], wanted: list[list[float]], rel: float = 1e-6
 
 # ---------------------------------------------------------------------------------------------------------- numbers
 @pytest.mark.parametrize(
-    ("world", "parallel", "micro", "some"),
-    [(1, "fsdp", None, 3), (2, "fsdp", 1, None), (3, "fsdp", None, None), (3, "ddp", 1, None), (2, "ddp", None, 3)],
+    ("world", "parallel", "micro", "every"),
+    [(3, "fsdp", 1, 1), (2, "fsdp", None, 3), (1, "fsdp", None, 6), (2, "ddp", 1, 1), (3, "ddp", None, 6)],
 )
 def test_every_scheme_learns_as_in_one_process(
-    tmp_path: Path, alone: dict[str, list[list[float]]], world: int, parallel: str, micro: int | None, some: int | None
+    tmp_path: Path, alone: dict[str, list[list[float]]], world: int, parallel: str, micro: int | None, every: int
 ) -> None:
-    """Losses, gradient norms before the clip that bites, and the validation loss, to 1e-6 in fp32."""
-    names = list(schemes)[-some if some else 0 :]
+    """Losses, gradient norms before the clip that bites, and the validation loss, to 1e-6 in fp32.
+
+    Every scheme in shards on three ranks (they are uneven there) and on two copies; every third or sixth otherwise.
+    """
+    names = list(schemes)[::-every]
     configs = {name: to_json(config(name, micro_batch=micro)) for name in names}
     ended = together(tmp_path / "ranks", courses, world, configs, parallel, tmp_path / "found")
     assert [rank.code for rank in ended] == [0] * world, ended[0].err
@@ -115,7 +118,7 @@ def test_weights_started_part_by_part_are_those_of_the_whole_model(name: str) ->
 
 
 def test_one_graph_serves_all_layers_of_a_compiled_model(tmp_path: Path) -> None:
-    cases = [("layerrope", "fsdp"), ("hc", "fsdp"), ("layerrope", "ddp")]
+    cases = [("layerrope", "fsdp"), ("layerrope", "ddp")]
     wanted = [(to_json(config(name, n_layer=4)), parallel) for name, parallel in cases]
     ended = together(tmp_path, graphs, 2, wanted, tmp_path / "found")
     assert [rank.code for rank in ended] == [0, 0], ended[0].err

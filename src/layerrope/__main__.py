@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 
 from layerrope import cli
 from layerrope.errors import InputError
+from layerrope.rank_place import Place, rank_place
 
 if TYPE_CHECKING:
-    from layerrope.ranks import Launch, Ranks
+    from layerrope.ranks import Ranks
 
 
 def main(words: list[str] | None = None) -> int:
     """Run one command, as one of several ranks where a launcher says so; the exit code."""
-    from layerrope.ranks import launch
-
     words = sys.argv[1:] if words is None else words
     try:
-        place = launch()
+        place = rank_place()
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -28,7 +27,7 @@ def main(words: list[str] | None = None) -> int:
     return _as_rank(place, words)
 
 
-def _as_rank(place: Launch, words: list[str]) -> int:
+def _as_rank(place: Place, words: list[str]) -> int:
     from layerrope.ranks import join
 
     try:

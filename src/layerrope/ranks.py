@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,44 +26,13 @@ from torch.distributed.distributed_c10d import Store, _get_default_store
 from torch.distributed.rendezvous import rendezvous
 
 from layerrope.errors import InputError, reason
+from layerrope.rank_place import Place, rank_place
 
 PATIENCE = timedelta(minutes=30)
 """How long a rank waits for the others: longer than any one of them may be busy alone (hashing a large checkpoint)."""
 
 GOODBYE = timedelta(seconds=20)
 """How long a rank waits for the others once it has nothing more to say."""
-
-
-VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What launchers of torch set, torchrun and others: who a process is, and where the ranks meet."""
-
-
-@dataclass(frozen=True)
-class Launch:
-    """What a launcher such as torchrun tells a process through its environment."""
-
-    rank: int
-    world: int
-    local: int
-    """the rank's number on its own machine: which of the machine's devices it takes"""
-
-
-def launch() -> Launch | None:
-    """This process's place among ranks, or None where no launcher has set all of `VARIABLES`.
-
-    Raises:
-        InputError: the launcher's variables are not whole numbers that fit together.
-    """
-    if not all(name in os.environ for name in VARIABLES):
-        return None
-    try:
-        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        local = int(os.environ.get("LOCAL_RANK", rank))
-    except ValueError as error:
-        raise InputError(f"RANK, WORLD_SIZE and LOCAL_RANK must be whole numbers ({error}): use torchrun") from error
-    if not 0 <= rank < world or local < 0:
-        raise InputError(f"there is no rank {rank} (local {local}) among {world}: use torchrun")
-    return Launch(rank, world, local)
 
 
 @dataclass(frozen=True)
@@ -173,7 +141,7 @@ class Ranks:
             dist.destroy_process_group()
 
 
-def join(place: Launch, patience: timedelta = PATIENCE) -> Ranks:
+def join(place: Place, patience: timedelta = PATIENCE) -> Ranks:
     """Meet the other ranks, over gloo for the CPU and nccl for CUDA.
 
     Raises:
@@ -198,7 +166,7 @@ def joined() -> Ranks:
     """The ranks of the process group that this process has joined; alone where it has joined none."""
     if not dist.is_initialized():
         return Ranks()
-    place = launch() or Launch(dist.get_rank(), dist.get_world_size(), dist.get_rank())
+    place = rank_place() or Place(dist.get_rank(), dist.get_world_size(), dist.get_rank())
     return Ranks(place.rank, place.world, place.local, _get_default_store())
 
 

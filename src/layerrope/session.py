@@ -127,11 +127,12 @@ class Session:
     # ------------------------------------------------------------------------------------------- start and resume
     def start(self) -> None:
         """Claim the folder, take up the newest sound checkpoint, and compile."""
-        path, found = None, None
+        path, found, key = None, None, ""
         with self.ranks.together():
             if self.ranks.main:
                 path, found = self._claim()
-        self.key, where = self.ranks.tell([self.folder.key, path and str(path)] if self.ranks.main else None)
+                key = self.folder.key
+        self.key, where = self.ranks.tell([key, path and str(path)])
         if where is not None:
             with self.ranks.together():
                 self._take_up(Path(where), found or checkpoints.opened(Path(where)))

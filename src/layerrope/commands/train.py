@@ -21,7 +21,8 @@ from layerrope.looped import LoopedConfig, looped_tiers
 from layerrope.machine import check_machine, default_device
 from layerrope.parallel import form_of
 from layerrope.probes import training_cost
-from layerrope.ranks import Launch, Ranks, joined, launch
+from layerrope.rank_place import Place, rank_place
+from layerrope.ranks import Ranks, joined
 from layerrope.recipe import Settings, TrainConfig, run_key
 from layerrope.run_folder import Result, RunFolder, read_metrics
 from layerrope.scheme_table import scheme
@@ -97,7 +98,7 @@ class Command(Settings):
 
     def run(self) -> int:
         ranks = joined()
-        if not ranks.joined and (launch() or Launch(0, 1, 0)).world > 1:
+        if not ranks.joined and (rank_place() or Place(0, 1, 0)).world > 1:
             raise InputError("this is one of several ranks: start them by torchrun ... -m layerrope train")
         with ranks.together():
             device = self._device(ranks)
