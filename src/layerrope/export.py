@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import layerrope
+from layerrope.config import ModelConfig
 from layerrope.errors import InputError, one_of
 from layerrope.files import read_json, write_json
 from layerrope.folding import OWN_INSTEAD, Folded, fold_tensors, lm_from_tensors, obstacles
@@ -22,10 +23,22 @@ from layerrope.loading import is_patched, load_lm
 from layerrope.model import LM
 from layerrope.proof import POSITIONS, choose_reader, compare, demand, sample_ids, trace_folder, trace_lm
 from layerrope.publish import published
-from layerrope.stock import DTYPES, STOCKS, Stock, check_parts, dtype_word, stock_config, stock_for, to_stock
+from layerrope.stock import (
+    DTYPES,
+    STOCKS,
+    Stock,
+    check_parts,
+    dtype_word,
+    read_stock_config,
+    stock_config,
+    stock_for,
+    to_stock,
+)
 from layerrope.tokens import EOT, Tokenizer
 
 FORMATS = (*STOCKS, "gguf", "layerrope")
+SHAPE = ("n_layer", "n_head", "n_kv_head", "d_model", "d_ff", "vocab_size", "seq_len", "eps", "rope_base", "tie")
+"""What a stock config.json and ours say of the same model."""
 SHARD_BYTES = 5_000_000_000
 """Largest safetensors file."""
 
@@ -249,6 +262,8 @@ def prove(model: LM, folder: Path, *, plan: Plan | None = None, reader: str = "a
     source = trace_lm(model, ids)
     exact = source if plan.folded is None else trace_lm(_lm(model, plan.folded, None), ids)
     demand(compare(source, exact), "the folded model")
+    if plan.stock is not None:
+        _check_config(model.config, folder)
     rounded = trace_lm(_rounded(model, plan), ids)
     read = trace_folder(folder, ids, reader)
     files = demand(compare(rounded, read), f"the folder (read by {reader})")
@@ -275,6 +290,20 @@ def prove(model: LM, folder: Path, *, plan: Plan | None = None, reader: str = "a
     }
 
 
+def _check_config(config: ModelConfig, folder: Path) -> None:
+    """Raise InputError where config.json names another shape than `config`: a reader may not look at all of it."""
+    try:
+        _, found = read_stock_config(read_json(folder / "config.json"))
+    except InputError as error:
+        raise InputError(f"{folder} is not its source's export: {error}") from error
+    ours, theirs = (asdict(replace(c, n_kv_head=c.kv_heads)) for c in (config, found))
+    for name in SHAPE:
+        if ours[name] != theirs[name]:
+            raise InputError(
+                f"{folder} is not its source's export: config.json says {name} {theirs[name]}, the source {ours[name]}"
+            )
+
+
 def verify(source: LM | str | os.PathLike[str], folder: str | os.PathLike[str], reader: str = "auto") -> dict[str, Any]:
     """`prove` for a folder that was exported before.
 
@@ -299,6 +328,8 @@ def _verify_gguf(model: LM, folder: Path, reader: str) -> dict[str, Any]:
 
 def _plan_of(model: LM, folder: Path) -> Plan:
     config = read_json(folder / "config.json")
+    if not isinstance(config, dict):
+        raise InputError(f"{folder / 'config.json'} is no JSON object")
     words = {dtype_word(dtype): name for name, dtype in DTYPES.items()}
     dtype = DTYPES[words[one_of("dtype in config.json:", str(config.get("dtype")), words)]]
     return _plan(model, str(config.get("model_type")), dtype)

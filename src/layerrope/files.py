@@ -103,5 +103,5 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         return json.loads(Path(path).read_bytes())
     except FileNotFoundError as error:
         raise InputError(f"no such file: {path}") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: no JSON, no text, or a number without end
         raise InputError(f"{path} is not readable JSON ({error})") from error

@@ -147,7 +147,11 @@ def _from_export(path: Path, config: Mapping[str, Any]) -> Loaded:
     fields = {name: config[name] for name in ModelConfig.__dataclass_fields__ if name in config}
     model_config = from_json(ModelConfig, fields, f"{path / 'config.json'}")
     tensors = {_own_name(name): t for name, t in _read(path).items()}
-    return Loaded(lm_from_tensors(model_config, tensors), str(path), *_folder_tokenizer(path))
+    try:
+        model = lm_from_tensors(model_config, tensors)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    return Loaded(model, str(path), *_folder_tokenizer(path))
 
 
 def _own_name(name: str) -> str:
@@ -168,9 +172,9 @@ def _from_olmo(path: Path) -> Loaded:
 
 
 def _from_stock(path: Path, config: Mapping[str, Any]) -> Loaded:
+    tensors = _read(path)
     try:
         stock, model_config = read_stock_config(config)
-        tensors = _read(path)
         if not model_config.tie and "lm_head.weight" not in tensors:
             raise InputError("config.json says that the head is not tied, but there is no lm_head.weight")
         model = lm_from_tensors(model_config, from_stock(stock, model_config, tensors))

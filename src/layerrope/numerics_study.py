@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 LOW = tuple(name for name in FORMATS if name != "fp32")
 REFERENCE = "prenorm"
+LITTLE = 0.01
+"""Nats per token that are called little."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,12 @@ def loss_rows(scored: Sequence[Scored]) -> list[dict[str, str]]:
 
 def _cell(found: Interval) -> str:
     half = "" if found.low is None else f" ± {found.mean - found.low:.4f}"
-    return f"{found.mean:+.4f}{half}"
+    return f"{_signed(found.mean)}{half}"
+
+
+def _signed(nats: float) -> str:
+    """Four digits and a sign; no minus before zero."""
+    return f"{round(nats, 4) + 0.0:+.4f}"
 
 
 def stream_rows(scored: Sequence[Scored]) -> list[dict[str, str]]:
@@ -126,10 +133,10 @@ def answers(scored: Sequence[Scored]) -> list[str]:
     for name in LOW:
         means = {scheme: statistics.fmean(run.change(name) for run in runs) for scheme, runs in groups.items()}
         worst = max(means, key=lambda scheme: means[scheme])
-        line = f"{name} costs at most {means[worst]:+.4f} nats per token on average ({worst})"
+        line = f"{name} costs at most {_signed(means[worst])} nats per token on average ({worst})"
         apart = [scheme for scheme in groups if scheme != REFERENCE and _apart(groups, scheme, name)]
         if REFERENCE in groups:
-            told = ", ".join(f"{scheme} ({_gap(groups, scheme, name).mean:+.4f})" for scheme in apart)
+            told = ", ".join(f"{scheme} ({_signed(_gap(groups, scheme, name).mean)})" for scheme in apart)
             line += f"; told apart from {REFERENCE}: {told or 'none'}"
         said.append(line + ".")
     return said
@@ -208,14 +215,15 @@ def _answer(scored: Sequence[Scored]) -> str:
         for name in LOW
     }
     (scheme, name), most = max(cost.items(), key=lambda pair: pair[1])
+    verdict = "Little" if most < LITTLE else f"Up to {most:.2f} nats per token"
     halves = max(abs(cost[each, cast]) for each in groups for cast in ("bf16", "fp16"))
     size = {each: statistics.fmean(max(run.found.largest) for run in runs) for each, runs in groups.items()}
     big = max(size, key=lambda each: size[each])
     return (
-        f"Little, at this size. bf16 and fp16 move no scheme's mean loss by more than {halves:.4f} nats per token; the "
-        f"dearest format, {name}, adds {most:.4f} at most ({scheme}). {big} has the largest stream, {size[big]:,.0f} "
-        f"or {size[big] / torch.finfo(torch.float16).max:.1%} of what fp16 can hold, and pays "
-        f"{cost[big, 'bf16']:+.4f} in bf16 and {cost[big, 'int4']:+.4f} in int4."
+        f"{verdict}, at this size. bf16 and fp16 move no scheme's mean loss by more than {halves:.4f} nats per token; "
+        f"the dearest format, {name}, adds {most:.4f} at most ({scheme}). {big} has the largest stream, "
+        f"{size[big]:,.0f} or {size[big] / torch.finfo(torch.float16).max:.1%} of what fp16 can hold, and pays "
+        f"{_signed(cost[big, 'bf16'])} in bf16 and {_signed(cost[big, 'int4'])} in int4."
     )
 
 

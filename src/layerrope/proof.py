@@ -23,6 +23,7 @@ from layerrope.errors import InputError, one_of, reason
 from layerrope.files import read_json
 from layerrope.model import LM
 from layerrope.norms import upcast
+from layerrope.stock import from_stock, read_stock_config
 from layerrope.stock_forward import stock_forward
 
 TOLERANCE = 1e-4
@@ -123,7 +124,9 @@ def _by_plain(folder: Path, ids: Tensor) -> Trace:
         from layerrope.loading import load_lm
 
         return trace_lm(load_lm(folder).model, ids)
-    logits, streams = stock_forward(config, read_shards(folder), ids)
+    tensors = read_shards(folder)
+    from_stock(*read_stock_config(config), tensors)  # raises where one is missing, left over, or of another shape
+    logits, streams = stock_forward(config, tensors, ids)
     return Trace(logits, [[h] for h in streams])
 
 

@@ -112,8 +112,9 @@ def from_stock(stock: Stock, config: ModelConfig, tensors: Mapping[str, Tensor])
         return tensors[name]
 
     made = {ours: take(theirs) for ours, theirs in NAMES.items() if not (config.tie and ours == "head.weight")}
-    if config.tie:
-        left.pop("lm_head.weight", None)  # some writers repeat the embedding
+    head = left.pop("lm_head.weight", None) if config.tie else None  # some writers repeat the embedding
+    if head is not None and not torch.equal(head, made["embed.weight"]):
+        raise InputError("config.json ties the head to the embedding, but lm_head.weight is another matrix")
     for i in range(config.n_layer):
         for name, theirs in (matrix_names(stock, i) | norm_names(stock, i)).items():
             weight = take(theirs)
@@ -204,7 +205,7 @@ def read_stock_config(found: Mapping[str, Any]) -> tuple[Stock, ModelConfig]:
         scheme=stock.backbone,
         eps=_number(found, "rms_norm_eps"),
         rope_base=rope_base(found),
-        tie=bool(found.get("tie_word_embeddings", False)),
+        tie=_flag(found, "tie_word_embeddings"),
     )
     if _whole(found, "head_dim", config.d_head) != config.d_head:
         raise InputError(
@@ -234,7 +235,7 @@ def rope_base(found: Mapping[str, Any]) -> float:
         kind = place.get("rope_type") or place.get("type") or "default"
         if kind != "default":
             raise InputError(f"config.json scales its rotary positions ({key} {kind!r}): an LM does not")
-    bases = {float(b) for b in (new.get("rope_theta"), found.get("rope_theta")) if b is not None}
+    bases = {_number(place, "rope_theta") for place in (new, found) if place.get("rope_theta") is not None}
     if len(bases) > 1:
         raise InputError(f"config.json has two rotary bases, {' and '.join(map(str, sorted(bases)))}: keep one")
     return bases.pop() if bases else 10_000.0
@@ -246,6 +247,13 @@ def _whole(found: Mapping[str, Any], name: str, default: int | None = None) -> i
     if type(value) is not int or value < 1:
         raise InputError(f"config.json needs {name}, a whole number of at least 1: it has {value!r}")
     return value
+
+
+def _flag(found: Mapping[str, Any], name: str) -> bool:
+    value = found.get(name)
+    if not isinstance(value, bool | None):
+        raise InputError(f"config.json needs {name}, true or false: it has {value!r}")
+    return bool(value)
 
 
 def _number(found: Mapping[str, Any], name: str) -> float:

@@ -171,6 +171,56 @@ def test_another_model_s_folder_is_refused(tmp_path: Path, changes: dict[str, An
             verify(model("layerrope", **changes), tmp_path / "out", reader=reader)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"intermediate_size": 10**13}, "config.json says d_ff 10000000000000, the source 96"),
+        ({"vocab_size": 10**12}, "says vocab_size"),
+        ({"max_position_embeddings": 7}, "says seq_len 7"),
+        ({"rms_norm_eps": 1e-3}, "says eps 0.001"),
+        ({"rope_scaling": {"type": "linear"}}, "scales its rotary positions"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"tie_word_embeddings": True}, "says tie True"),
+    ],
+)
+def test_a_config_that_contradicts_the_source_is_refused_though_a_reader_would_not_look(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    export(model("layerrope"), tmp_path / "out", reader="plain")
+    (tmp_path / "out" / "config.json").write_text(json.dumps(config_of(tmp_path / "out") | changes))
+    with pytest.raises(InputError, match=message):
+        verify(model("layerrope"), tmp_path / "out", reader="plain")
+
+
+def test_a_tensor_too_many_is_refused(tmp_path: Path) -> None:
+    export(model("layerrope"), tmp_path / "out", reader="plain")
+    tensors = folder_tensors(tmp_path / "out")
+    save_file(tensors | {"model.layers.9.x": torch.ones(2)}, tmp_path / "out" / "model.safetensors")
+    with pytest.raises(InputError, match=r"model\.layers\.9\.x is not part of the model"):
+        verify(model("layerrope"), tmp_path / "out", reader="plain")
+
+
+def test_every_file_may_be_read_by_those_who_may_read_the_folder(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        export(model("layerrope"), tmp_path / "out", reader="plain", tokenizer=Bytes())
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()} == {0o644}
+
+
+def test_a_tied_head_that_is_another_matrix_is_refused(tmp_path: Path) -> None:
+    export(model("layerrope"), tmp_path / "out", reader="plain")
+    config = config_of(tmp_path / "out") | {"tie_word_embeddings": True}
+    (tmp_path / "out" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"ties the head to the embedding, but lm_head\.weight is another"):
+        load_lm(tmp_path / "out")
+    tensors = folder_tensors(tmp_path / "out")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    save_file(tensors, tmp_path / "out" / "model.safetensors")
+    assert load_lm(tmp_path / "out").model.config.tie
+
+
 def test_a_damaged_head_is_told_from_a_damaged_layer(tmp_path: Path) -> None:
     made = model("layerrope")
     export(made, tmp_path / "out", reader="plain")
@@ -270,6 +320,30 @@ def test_a_folder_that_is_there_is_kept_unless_told(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["out"]
 
 
+def test_overwrite_replaces_exports_only(tmp_path: Path) -> None:
+    """Not the run that is exported, nor a folder of somebody's own."""
+    for name in ("run", "own"):
+        (tmp_path / name / "checkpoints").mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text("{}")
+    (tmp_path / "run" / "proof.json").write_text("{}")
+    for name in ("run", "own"):
+        with pytest.raises(InputError, match="was not written by an export"):
+            export(model("prenorm"), tmp_path / name, reader="plain", overwrite=True)
+        assert (tmp_path / name / "checkpoints").is_dir()
+    export(model("prenorm"), tmp_path / "out", reader="plain")
+    export(tmp_path / "out", tmp_path / "out", reader="plain", overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "own", "run"]
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "place")
+    export(model("prenorm"), tmp_path / "link", reader="plain")
+    export(model("layerrope"), tmp_path / "link", reader="plain", overwrite=True)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real" / "place" / "proof.json").is_file()
+    assert [path.name for path in (tmp_path / "real").iterdir()] == ["place"]
+
+
 def test_large_models_are_sharded_with_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("layerrope.export.SHARD_BYTES", 60_000)
     made = model("layerrope")
@@ -355,6 +429,9 @@ def test_the_rotary_base_is_read_in_either_key_style(changes: dict[str, Any], ba
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "scales its rotary positions"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "scales its rotary positions"),
         ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}}, "two rotary bases"),
+        ({"rope_theta": "x"}, "needs rope_theta, a positive number"),
+        ({"rope_parameters": {"rope_theta": [1]}}, "needs rope_theta, a positive number"),
+        ({"tie_word_embeddings": "yes"}, "true or false"),
         ({"attention_bias": True}, "attention_bias True"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"head_dim": 32}, "head_dim 32"),
