@@ -288,6 +288,7 @@ def test_a_fixed_table_has_no_fault_of_its_own(tmp_path: Path) -> None:
     ones, halves = np.ones(8, np.float32).tobytes(), np.full(8, 1.5, np.float32).tobytes()
     (trained / "model.safetensors").write_bytes(bytes(data).replace(ones, halves))
     assert check(trained).faults == []
+    assert "none of the configured 4 layers is missing" in check(trained).verdict
     assert inspect(trained, shuffles=0).faults == []
     lacking = lm_folder(tmp_path / "n", "lns", drop="layers.2.mlp.branch")
     assert ("mlp_read", 2, "missing") in [(f["role"], f["layer"], f["fault"]) for f in check(lacking).faults]

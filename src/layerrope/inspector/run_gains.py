@@ -44,6 +44,7 @@ def with_gains(table: GainTable, source: Source) -> GainTable:
     n_layer, d_model = shape["n_layer"], shape["d_model"]
     with torch.device("meta"):  # its shapes cost nothing; a configuration may say anything
         described = chosen.build_gains(n_layer, d_model)
+    table = replace(table, depth=n_layer)
     if described is None:
         return table
     stored = _stored(described, source)
