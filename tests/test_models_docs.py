@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+import shlex
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
-from layerrope.commands.vision import Command
+from layerrope import cli
 from layerrope.machine import threads
 
 DOC = (Path(__file__).parents[1] / "docs" / "models.md").read_text()
@@ -30,6 +32,17 @@ def test_the_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert len(promised) == 8
 
 
-def test_every_flag_it_names_is_one() -> None:
-    flags = {name.replace("_", "-") for name in Command.__dataclass_fields__} | {"help"}
-    assert set(re.findall(r"--([a-z][a-z-]*)", DOC)) <= flags
+LINES = re.findall(r"^layerrope (.*)$", DOC, re.M)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_every_command_it_shows_is_understood(line: str) -> None:
+    name, *words = shlex.split(line)
+    command = importlib.import_module(f"layerrope.commands.{name}").Command
+    cli.parse(command, name, words)
+
+
+def test_every_flag_it_names_is_shown_in_a_command() -> None:
+    shown = set(re.findall(r"--([a-z][a-z-]*)", "\n".join(LINES)))
+    assert set(re.findall(r"--([a-z][a-z-]*)", DOC)) <= shown | {"scale", "out"}
+    assert len(LINES) == 7
