@@ -165,7 +165,10 @@ def _(drawn, picture):
         for layer, (x, y) in enumerate(picture(rows).points / abs(picture(rows).points).max())
     ]
     alt.Chart(alt.Data(values=points)).mark_line(point=True).encode(
-        x="x:Q", y="y:Q", order="layer:Q", color=alt.Color("vectors:N", title=None, legend=alt.Legend(orient="top"))
+        x="x:Q",
+        y="y:Q",
+        order="layer:Q",
+        color=alt.Color("vectors:N", title=None, legend=alt.Legend(orient="bottom", labelLimit=0)),
     ).properties(width=560, height=320)
     return
 

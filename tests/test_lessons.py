@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.show import Verdict
+from kit.show import Verdict, Words
 from lesson_tools import LESSONS, lesson_pages
 
 from layerrope.machine import threads
@@ -83,6 +83,18 @@ def scaling(defs: dict[str, Any]) -> None:
     assert [round(row["saving"], 1) for row in defs["baselines"]] == [3.4, 1.8]
 
 
+def preferences(defs: dict[str, Any]) -> None:
+    assert defs["exported"].proof["passed"]
+    assert all(pair["chosen"] == pair["rejected"].upper() for pair in defs["learn"])
+    assert not {pair["prompt"] for pair in defs["learn"]} & {pair["prompt"] for pair in defs["held_out"]}
+    if defs["lacking"]:
+        assert defs["tuned"] is None
+        assert "effects" not in defs
+        return
+    assert defs["tuned"].losses[0] == pytest.approx(0.6931, abs=1e-3)
+    assert defs["effects"][1]["held-out pairs ranked right"].endswith("of 32")
+
+
 HOLDS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], None]]] = {
     "01_gpt": ({"steps": 4}, gpt),
     "02_modernize": ({"steps": 2}, modernized),
@@ -90,6 +102,7 @@ HOLDS: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], None]]] = {
     "04_layerrope": ({"steps": 2}, layerrope),
     "05_norms": ({"shuffles": 2}, norms),
     "06_scaling": ({"draws": 1}, scaling),
+    "07_preferences": ({"steps": 4}, preferences),
 }
 """Lesson -> its short budget, and what must then be true of what it defines."""
 
@@ -104,6 +117,8 @@ def test_it_runs_and_shows_what_it_says(name: str) -> None:
     with threads(1):
         outputs, defs = notebook(name).run(defs=budget)
     holds(dict(defs))
+    skipped = [value.markdown for value in outputs if isinstance(value, Words) and "**Skipped**" in value.markdown]
+    assert bool(skipped) == bool(defs.get("lacking")), skipped
     verdicts = [value for value in outputs if isinstance(value, Verdict)]
     assert verdicts
     assert all(verdict.right is None for verdict in verdicts)

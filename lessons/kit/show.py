@@ -140,5 +140,7 @@ def lines(
     return chart.encode(
         x=alt.X(x, type="quantitative", scale=alt.Scale(type="log" if log_x else "linear", nice=not log_x)),
         y=alt.Y(y, type="quantitative", scale=alt.Scale(type="log" if log_y else "linear", zero=False)),
-        color=alt.Color(by, type="nominal", scale=scale, title=None, legend=alt.Legend(orient="top")),
+        color=alt.Color(
+            by, type="nominal", scale=scale, title=None, legend=alt.Legend(orient="bottom", labelLimit=0, columns=2)
+        ),
     ).properties(width=560, height=280)
