@@ -171,10 +171,7 @@ class Command:
             return list(data.eval_batches(self.batch_size, self.tokens))
         if loaded.tokenizer is None:
             raise InputError(f"{self.source} comes without a tokenizer: {loaded.why_no_tokenizer}")
-        try:
-            text = self.text.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot read {self.text} ({error}): give a text file in UTF-8") from error
+        text = _head(self.text, 64 * self.tokens)
         ids = loaded.tokenizer.encode_batch([text])[0].tolist()
         if len(ids) < 2:
             raise InputError(f"{self.text} has {len(ids)} tokens: at least 2 are needed")
@@ -194,6 +191,17 @@ class Command:
             raise InputError(f"{self.source} comes without a tokenizer: {loaded.why_no_tokenizer}")
         model = LayerRoPELM(loaded.model.float().to(device), loaded.tokenizer, self.batch_size)
         return evaluate_lm(model, tasks, **options)
+
+
+def _head(path: Path, chars: int) -> str:
+    """The first characters of a text file: more than any number of tokens that is asked for has."""
+    try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path} is no regular file: give a text file in UTF-8")
+        with path.open(encoding="utf-8") as file:
+            return file.read(chars)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path} ({error}): give a text file in UTF-8") from error
 
 
 def numerics_tables(found: Numerics) -> tuple[Table, Table]:
