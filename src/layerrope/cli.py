@@ -123,6 +123,10 @@ def main(argv: list[str] | None = None, say: Callable[[str], None] = _complain) 
         return _refuse(
             f"a number is too large for this machine ({str(error) or 'out of memory'}): choose a smaller one", say
         )
+    except RuntimeError as error:  # of torch's allocators, which have no other kind in common
+        if not any(words in str(error) for words in ("can't allocate memory", "out of memory")):
+            raise
+        return _refuse("the model or its batch does not fit into memory: choose a smaller one, or fewer at once", say)
 
 
 def _open_closed_streams() -> None:
