@@ -352,9 +352,10 @@ def reapply(model: nn.Module, record: Mapping[str, Any], folder: Path) -> nn.Mod
     Raises:
         InputError: the record or the gains do not fit the model.
     """
-    anatomy = dissect(model, record.get("architecture"))
+    architecture = record.get("architecture")
+    anatomy = dissect(model, None if architecture is None else str(architecture))
     gains, sites = _build_gains(str(record.get("scheme")), anatomy)
-    if list(sites) != list(record.get("sites", sites)):
+    if record.get("sites", list(sites)) != list(sites):
         raise InputError(f"{folder}: config.json has gains on {record['sites']}, this model has sites {list(sites)}")
     patch = Patch(model, anatomy, sites, bool(record.get("replaced")), dict(record), {}, originals=None)
     _install(patch, gains)

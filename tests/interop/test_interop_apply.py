@@ -235,6 +235,49 @@ def test_loading_names_a_folder_without_gains(tmp_path: Path) -> None:
         hf.from_pretrained(tmp_path / "m")
 
 
+@pytest.mark.parametrize(
+    ("config", "tensors", "message"),
+    [
+        ({"num_hidden_layers": 4}, {}, r"missing keys: model\.layers\.3\."),
+        ({"vocab_size": 70}, {}, r"mismatched keys: .*embed_tokens"),
+        ({"model_type": "nope"}, {}, "transformers cannot load this model"),
+        ({"layerrope": "x"}, {}, "is not part of the model"),
+        ({"layerrope": {"scheme": 3}}, {}, "unknown scheme '3'"),
+        ({"layerrope": {"scheme": "layerrope", "sites": None}}, {}, "gains on None"),
+        ({"layerrope": {"scheme": "layerrope", "architecture": [1]}}, {}, "not in the table"),
+        ({"dtype": "float8", "torch_dtype": None}, {}, "float8"),
+        ({}, {"foo": lambda t: torch.ones(2)}, "unexpected keys: foo"),
+        ({}, {"model.layers.0.input_layernorm.weight": None}, "missing keys"),
+        ({}, {f"model.{ATTRIBUTE}.shared": lambda t: t * 0}, "is zero throughout"),
+        ({}, {f"model.{ATTRIBUTE}.slope": lambda t: t * float("nan")}, "not finite"),
+        ({}, {"model.layers.1.mlp.up_proj.weight": lambda t: t * float("nan")}, r"layers\.1\.mlp\.up_proj"),
+        ({}, {f"model.{ATTRIBUTE}.slope": lambda t: t[:1]}, "has shape"),
+        ({}, None, "cannot load this model"),
+    ],
+)
+def test_a_damaged_folder_is_refused_in_one_line_and_leaves_nothing(
+    tmp_path: Path, config: dict[str, Any], tensors: dict[str, Any] | None, message: str
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    from layerrope.export import export
+
+    model, folder = decoder("llama"), tmp_path / "m"
+    layerrope.apply(model)
+    model.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | config))
+    made = load_file(folder / "model.safetensors")
+    for name, change in (tensors or {}).items():
+        made[name] = made.get(name) if change is None else change(made.get(name)).clone()
+    kept = {name: t for name, t in made.items() if (tensors or {}).get(name, True) is not None}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    if tensors is None:
+        (folder / "model.safetensors").write_bytes(b"xx")
+    with pytest.raises(InputError, match=message):
+        export(folder, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
 def test_gains_stay_fp32() -> None:
     model = decoder("llama")
     patch = layerrope.apply(model)

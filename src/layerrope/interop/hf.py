@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from layerrope.config import ModelConfig
-from layerrope.errors import InputError, MissingExtra
+from layerrope.errors import InputError, MissingExtra, reason
 from layerrope.files import read_json
 from layerrope.model import LM
 from layerrope.stored import store_names
@@ -165,15 +165,27 @@ def load_stock(folder: str | os.PathLike[str], dtype: torch.dtype = torch.float3
     Raises:
         InputError: a tensor is missing, left over, or of another shape than the class wants.
     """
-    with quiet():
-        model, report = AutoModelForCausalLM.from_pretrained(
-            os.fspath(folder), dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
-        )
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
-        if report.get(kind):
-            found = sorted(map(str, report[kind]))
-            raise InputError(f"{folder}: transformers reports {kind.replace('_', ' ')}: {', '.join(found[:3])}")
+    model, report = _load(folder, AutoModelForCausalLM, {"dtype": dtype, "local_files_only": True})
+    _check_whole(folder, report)
     return model.eval()
+
+
+def _load(folder: str | os.PathLike[str], auto: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The model and what transformers reports of its tensors. Raises InputError where it cannot load the folder."""
+    options = {"use_safetensors": True, "ignore_mismatched_sizes": True} | options  # sizes are reported with the rest
+    try:
+        with quiet():
+            return auto.from_pretrained(os.fspath(folder), output_loading_info=True, **options)
+    except Exception as error:  # transformers raises many kinds, and safetensors its own
+        raise InputError(f"{folder}: transformers cannot load this model ({reason(error)})") from error
+
+
+def _check_whole(folder: str | os.PathLike[str], report: dict[str, Any], known: str | None = None) -> None:
+    """Raise InputError where tensors are missing, of another shape, or left over (but those with `known` in them)."""
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        found = sorted(str(name) for name in report.get(kind) or () if known is None or known not in str(name))
+        if found:
+            raise InputError(f"{folder}: transformers reports {kind.replace('_', ' ')}: {', '.join(found[:3])}")
 
 
 def from_pretrained(folder: str | os.PathLike[str], auto: Any = AutoModelForCausalLM, **options: Any) -> Any:
@@ -185,14 +197,15 @@ def from_pretrained(folder: str | os.PathLike[str], auto: Any = AutoModelForCaus
         options: for that class's own `from_pretrained`.
 
     Raises:
-        InputError: the folder holds no patched model, or its gains are missing.
+        InputError: the folder holds no patched model, transformers cannot load it, its weights do not match its
+            config.json, or its gains are missing.
     """
-    from layerrope.patching import reapply
+    from layerrope.patching import ATTRIBUTE, reapply
 
     path = Path(folder)
     config = read_json(path / "config.json")
-    if not isinstance(config, dict) or "layerrope" not in config:
+    if not isinstance(config, dict) or not isinstance(config.get("layerrope"), dict):
         raise InputError(f"{path} holds no model patched by layerrope.apply: load it with transformers itself")
-    with quiet():  # the gains are unexpected to the stock class, and read below
-        model = auto.from_pretrained(os.fspath(path), use_safetensors=True, **options)
+    model, report = _load(path, auto, options)
+    _check_whole(path, report, known=ATTRIBUTE)  # the gains are unexpected to the stock class, and read below
     return reapply(model, config["layerrope"], path)

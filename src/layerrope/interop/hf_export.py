@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 import layerrope
+from layerrope.errors import InputError, one_of
 from layerrope.files import read_json, write_json
 from layerrope.interop.hf import from_pretrained, load_stock, quiet, transformers
-from layerrope.patching import fold_patched, patch_of
+from layerrope.patching import Patch, fold_patched, patch_of
 from layerrope.proof import POSITIONS, Trace, compare, demand, sample_ids, trace
 from layerrope.publish import published
-from layerrope.stock import dtype_word
+from layerrope.stock import DTYPES, dtype_word
 
 BESIDE = (
     "tokenizer*",
@@ -39,8 +40,9 @@ def export_patched(source: Path, to: Path, *, dtype: torch.dtype | None, overwri
     model = from_pretrained(source, dtype=torch.float32).eval()
     patch = patch_of(model)
     assert patch is not None
-    chosen = dtype or getattr(torch, dtype_word_of(source))
+    chosen = dtype or _stored_dtype(source)
     folded = fold_patched(model)
+    _check_numbers(source, folded, patch)
     with published(to, overwrite) as aside:
         with quiet():
             copy.deepcopy(folded).to(chosen).save_pretrained(aside)
@@ -53,11 +55,22 @@ def export_patched(source: Path, to: Path, *, dtype: torch.dtype | None, overwri
     return proof
 
 
-def dtype_word_of(source: Path) -> str:
+def _stored_dtype(source: Path) -> torch.dtype:
     """The dtype that the folder's config.json names."""
-
     config = read_json(source / "config.json")
-    return str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    dtypes = {dtype_word(dtype): dtype for dtype in DTYPES.values()}
+    word = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    return dtypes[one_of("dtype in config.json:", word, dtypes)]
+
+
+def _check_numbers(source: Path, folded: Any, patch: Patch) -> None:
+    """Raise InputError where a folded weight is not finite or a norm is zero throughout."""
+    for name, t in folded.named_parameters():
+        if not bool(torch.isfinite(t).all()):
+            raise InputError(f"{source}: tensor {name}, folded, holds numbers that are not finite")
+    for site in patch.acting:
+        if site.norm is not None and not bool((folded.get_parameter(f"{site.norm}.{site.weight}") + site.added).any()):
+            raise InputError(f"{source}: norm {site.norm}, folded, is zero throughout: what it feeds sees nothing")
 
 
 def _places(patch: Any) -> dict[str, str]:
