@@ -65,6 +65,7 @@ def test_a_looped_tier_trains_a_looped_run(tmp_path: Path, capsys: pytest.Captur
         (["--tier", "loop-micro", "--preset", "modern"], "leave out --preset"),
         (["--tier", "loop-micro", "--scheme", "attnres"], "cannot be looped"),
         (["--tier", "loop-micro", "--loops", "0"], "loops must be at least 1"),
+        (["--tier", "loop-micro", "--loops", "1000000000"], "loops must be at most"),
     ],
 )
 def test_what_does_not_fit_a_tier_is_one_line(
@@ -132,6 +133,7 @@ def test_the_command_scores_by_iterations(run: Path, capsys: pytest.CaptureFixtu
     ("words", "says"),
     [
         (["sample", "RUN", "--loops", "0"], "at least 1 iteration"),
+        (["sample", "RUN", "--loops", "100000000"], "at most 1024"),
         (["sample", "RUN", "--loops", "1", "--contrast", "adaptive"], "must come before the last"),
         (["sample", "RUN", "--contrast", "strong"], "`adaptive` or a finite number"),
         (["sample", "RUN", "--contrast", "nan"], "`adaptive` or a finite number"),
@@ -202,3 +204,18 @@ def test_a_damaged_looped_run_is_named(run: Path, tmp_path: Path) -> None:
         trained_model(run)
     (copy / "config.json").unlink()
     assert not is_run(copy)
+
+
+def test_a_model_that_does_not_fit_into_memory_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object, **settings: object) -> None:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 4 TB")
+
+    monkeypatch.setattr("layerrope.commands.train.train", full)
+    assert cli.main(["train", "--tier", "loop-micro", "--steps", "1", "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert said.splitlines()[-1].startswith("error: the model or its batch does not fit into memory")
+    monkeypatch.setattr("layerrope.commands.train.train", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("else")))
+    with pytest.raises(RuntimeError, match="else"):
+        cli.main(["train", "--tier", "loop-micro", "--steps", "1", "--out", str(tmp_path / "run")])

@@ -12,11 +12,8 @@ from layerrope.data import load_data
 from layerrope.errors import InputError
 from layerrope.kinds import check_fits
 from layerrope.loopcd import Contrast, loop_losses
-from layerrope.looped import LoopedLM
+from layerrope.looped import MOST_LOOPS, LoopedLM
 from layerrope.trained import load_trained
-
-MOST = 1024
-"""Iterations at most: beyond, a mistake in typing is likelier than a question."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +51,8 @@ def loop_curve(
     Raises:
         InputError: no looped run there, its text is gone, or numbers of iterations of no meaning.
     """
-    if any(not 1 <= n <= MOST for n in loops):
-        raise InputError(f"iterations run from 1 to {MOST}: got {', '.join(map(str, loops))}")
+    if any(not 1 <= n <= MOST_LOOPS for n in loops):
+        raise InputError(f"iterations run from 1 to {MOST_LOOPS}: got {', '.join(map(str, loops))}")
     found = load_trained(source)
     if not isinstance(found.model, LoopedLM):
         raise InputError(f"{source} is no run of a looped model, so it has no iterations to choose")

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from layerrope.errors import InputError
 from layerrope.evaluation import undisturbed
-from layerrope.looped import LoopedLM
+from layerrope.looped import MOST_LOOPS, LoopedLM
 from layerrope.model import IGNORED, check_drawing, sample_token
 
 
@@ -83,8 +83,8 @@ class Drawing:
     def counts(self, model: LoopedLM) -> list[int]:
         """The iterations after which logits are needed, the last of them last."""
         most = model.config.loops if self.loops is None else self.loops
-        if most < 1:
-            raise InputError(f"a looped model runs at least 1 iteration: got {most}")
+        if not 1 <= most <= MOST_LOOPS:
+            raise InputError(f"a looped model runs at least 1 iteration and at most {MOST_LOOPS}: got {most}")
         if self.how is None:
             return [most]
         if not 1 <= self.how.early < most:

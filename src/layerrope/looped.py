@@ -31,6 +31,9 @@ from layerrope.rotary import rotary_table
 from layerrope.scheme_table import scheme
 from layerrope.starting import fill_normal, fill_orthogonal, name_seed, reset_modules
 
+MOST_LOOPS = 1024
+"""Iterations at most: beyond, a mistake in typing is likelier than a question."""
+
 
 @dataclass(frozen=True)
 class LoopedConfig:
@@ -78,6 +81,8 @@ class LoopedConfig:
                 raise InputError(f"{name} must be at least 1: got {getattr(self, name)}")
         if min(self.prelude, self.coda) < 0:
             raise InputError(f"prelude and coda are numbers of layers: got {self.prelude} and {self.coda}")
+        if self.loops > MOST_LOOPS:
+            raise InputError(f"loops must be at most {MOST_LOOPS}: got {self.loops}")
         if self.grad_loops is not None and self.grad_loops < 1:
             raise InputError(f"grad_loops must be at least 1: got {self.grad_loops}")
         if self.d_model % (2 * self.n_head):

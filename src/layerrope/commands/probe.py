@@ -82,7 +82,7 @@ class Command:
 
     def _check(self) -> None:
         from layerrope.errors import one_of
-        from layerrope.loop_eval import MOST
+        from layerrope.looped import MOST_LOOPS
         from layerrope.probes import PROBES
 
         if not self.sources:
@@ -90,8 +90,8 @@ class Command:
         for name, least in (("tokens", 1), ("batch", 1), ("vectors", 0)):
             if getattr(self, name) < least:
                 raise InputError(f"{name} must be at least {least}: got {getattr(self, name)}")
-        if self.loops is not None and not 1 <= self.loops <= MOST:
-            raise InputError(f"loops must lie between 1 and {MOST}: got {self.loops}")
+        if self.loops is not None and not 1 <= self.loops <= MOST_LOOPS:
+            raise InputError(f"loops must lie between 1 and {MOST_LOOPS}: got {self.loops}")
         for name in self.probes:
             one_of("probe", name, PROBES)
 
