@@ -236,6 +236,8 @@ def run_slurm(
         InputError: no Slurm here, it refuses the jobs, or a run cannot be trained as it is; the others are cancelled.
         KeyboardInterrupt: Ctrl-C; the jobs are cancelled, each with its state saved.
     """
+    if not jobs:
+        return {}
     taker = cluster(folder, options.parameters(threads, device))
     fleet = Fleet(taker, listen, {"threads": threads, "device": device, "until": None}, poll)
     try:

@@ -200,6 +200,12 @@ def test_jobs_of_an_earlier_call_are_followed_and_not_submitted_again(tmp_path: 
     assert [kind for label, kind in heard.said if label == "a"] == [("step", 2), ("step", 3), ("done", 1)]
 
 
+def test_with_nothing_left_to_train_no_cluster_is_asked(tmp_path: Path) -> None:
+    cluster = script({})
+    assert launch(tmp_path, cluster, []) == {}
+    assert cluster.log == []
+
+
 def test_a_line_that_is_half_there_is_read_when_it_is_whole(tmp_path: Path) -> None:
     line = json.dumps(report(4))
 
