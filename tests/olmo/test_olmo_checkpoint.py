@@ -137,6 +137,16 @@ def test_a_tensor_that_runs_code_is_refused_before_it_does(step: Path, tmp_path:
     assert not (tmp_path / "hit").exists()
 
 
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[31m"])
+def test_names_that_would_leave_their_line_do_not(name: str, tmp_path: Path) -> None:
+    written = name.encode()
+    pickled = b"\x80\x04\x8c" + bytes([len(written)]) + written + b"\x8c\x01x\x93."
+    (tmp_path / ".metadata").write_bytes(pickled)
+    with pytest.raises(InputError) as caught:
+        DcpFolder(tmp_path)
+    assert str(caught.value).isprintable()
+
+
 def test_a_missing_shard_is_named(step: Path) -> None:
     (step / "model_and_optim" / "__1_3.distcp").unlink()
     refused(step, "__1_3.distcp")

@@ -85,7 +85,8 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _KNOWN:
-            raise InputError(f"it names {module}.{name}, which no checkpoint's metadata needs")
+            named = f"{module}.{name}".encode("unicode_escape").decode()
+            raise InputError(f"it names {named}, which no checkpoint's metadata needs")
         return _KNOWN[module, name]
 
     def persistent_load(self, pid: Any) -> Any:
@@ -132,8 +133,8 @@ class DcpFolder:
             }
         except InputError as error:
             raise InputError(f"{path / METADATA} is not that of a checkpoint: {error}") from error
-        except (AttributeError, TypeError, ValueError, IndexError, KeyError) as error:
-            raise InputError(f"{path / METADATA} is not that of a checkpoint ({reason(error)})") from error
+        except (AttributeError, TypeError, ValueError, IndexError, KeyError, RecursionError) as error:
+            raise InputError(f"{path / METADATA} is not that of a checkpoint ({type(error).__name__})") from error
 
     def read(self, name: str) -> Tensor:
         """The whole tensor of this name, on the CPU.
@@ -184,7 +185,7 @@ def _unpickled(path: Path) -> Record:
     except InputError:
         raise
     except Exception as error:  # an unpickler raises nearly anything on damaged bytes
-        raise InputError(f"it is damaged ({reason(error)})") from error
+        raise InputError(f"it is damaged ({type(error).__name__})") from error
     if not isinstance(found, Record):
         raise InputError("it holds no metadata")
     return found
@@ -201,6 +202,8 @@ def _places(found: Mapping[Any, Any]) -> dict[tuple[str, tuple[int, ...] | None]
 
 
 def _saved(name: str, about: Tensors, places: Mapping[tuple[str, tuple[int, ...] | None], Place]) -> Saved:
+    if not name.isprintable():
+        raise InputError(f"it has a tensor called {name!r}")
     shape = _numbers(about.get("size"))
     dtype = about.get("properties").state[0]
     if not isinstance(dtype, torch.dtype):
