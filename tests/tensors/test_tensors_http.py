@@ -216,21 +216,20 @@ def test_one_source_costs_no_more_than_its_budget(server: Loopback, monkeypatch:
 
 def test_an_interrupt_waits_for_no_thread() -> None:
     """What Ctrl-C raises in the main thread goes up although a worker is still held by a server."""
-    release = threading.Event()
+    release, outlasted = threading.Event(), list[bool]()
 
     def held() -> None:
         release.wait(60)
+        outlasted.append(True)
 
     def interrupted() -> None:
         time.sleep(0.05)
         raise KeyboardInterrupt
 
-    started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         in_parallel([(held, ()), (interrupted, ()), *[(held, ())] * 20], 4)
-    assert not release.is_set()
-    assert time.monotonic() - started < 50  # far less; the held ones would take a minute
-    release.set()
+    assert outlasted == []
+    release.set()  # what the other threads still wait for
 
 
 def test_jobs_side_by_side_give_results_in_order_and_the_first_error() -> None:
