@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -246,7 +247,12 @@ def compared(record: str, scheme: str, over: str, axis: str = "budget", positive
     return answer
 
 
-def judged(leads: Mapping[str, Interval], positive: bool) -> str:
+def at(budget: str) -> str:
+    """Which budget, where a record has several."""
+    return f"budget {budget}: " if budget else ""
+
+
+def judged(leads: Mapping[Any, Interval], positive: bool) -> str:
     """The verdict on leads that should be above zero, or, not `positive`, not be told from zero."""
     if not positive:
         return CONTRADICTS if any(each.decided for each in leads.values()) else SAME
@@ -270,7 +276,7 @@ def share_of_magnitude(base: str, whole: str, part: str) -> Callable[[], Answer]
             told = full.decided and full.mean > 0
             most += [kept.mean / full.mean > 0.5] if told else []
             share = f", {kept.mean / full.mean:.0%} of it with the magnitude alone" if told else ""
-            words.append(f"budget {value}: lead {shown(full)}{share or ', so there is no gain to divide'}")
+            words.append(f"{at(value)}lead {shown(full)}{share or ', so there is no gain to divide'}")
         if not words:
             return NOT_RUN, ""
         return (UNTOLD if not most else SAME if all(most) else CONTRADICTS), "; ".join(words)
@@ -327,11 +333,11 @@ def better_start() -> Answer:
         for over in ("layerrope", "prenorm-scaledinit"):
             found = lead(rows, ours, over)
             if found is not None:
-                words.append(f"budget {value}, over {over}: {shown(found)}")
-                ahead.append(found.decided and found.mean > 0)
+                words.append(f"{at(value)}over {over} {shown(found)}")
+                ahead.append(found)
     if not words:
         return NOT_RUN, ""
-    return (SAME if all(ahead) else UNTOLD if any(ahead) else CONTRADICTS), "; ".join(words)
+    return judged(dict(enumerate(ahead)), True), "; ".join(words)
 
 
 def nothing(why: str) -> Callable[[], Answer]:
