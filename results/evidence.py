@@ -30,8 +30,8 @@ PURPOSES = {
         "What part of LayerRoPE does the work, and how much of it is its start?",
         "Without the rotation, how much is left; and is its start, a depth-scaled one, the method?",
         SMALL
-        + " Rates above 0.012 above all: the study of rates (results/lr) finds the best at 0.048 and above, at this size and"
-        " budget, so these compare schemes at rates too low for them. One budget of two is trained so far.",
+        + " Rates above 0.012 above all: the study of rates (results/lr) finds the best at 0.048 and above at this"
+        " size and budget, so these compare schemes at rates too low for them. One budget of two is trained so far.",
     ),
     "lr": Purpose(
         "How wide is the range of good learning rates?",
