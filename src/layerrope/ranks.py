@@ -18,15 +18,16 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import Store, _get_default_store
-from torch.distributed.rendezvous import rendezvous
 
 from layerrope.errors import InputError, reason
 from layerrope.rank_place import Place, rank_place
+
+if TYPE_CHECKING:  # torch can be built without them: then a process trains alone
+    from torch.distributed.distributed_c10d import Store
 
 PATIENCE = timedelta(minutes=30)
 """How long a rank waits for the others: longer than any one of them may be busy alone (hashing a large checkpoint)."""
@@ -147,6 +148,8 @@ def join(place: Place, patience: timedelta = PATIENCE) -> Ranks:
     Raises:
         InputError: they did not all come within `patience`.
     """
+    from torch.distributed.rendezvous import rendezvous
+
     cuda = torch.cuda.is_available() and dist.is_nccl_available()
     if cuda and place.local < torch.cuda.device_count():
         torch.cuda.set_device(place.local)
@@ -164,8 +167,10 @@ def join(place: Place, patience: timedelta = PATIENCE) -> Ranks:
 
 def joined() -> Ranks:
     """The ranks of the process group that this process has joined; alone where it has joined none."""
-    if not dist.is_initialized():
+    if not (dist.is_available() and dist.is_initialized()):
         return Ranks()
+    from torch.distributed.distributed_c10d import _get_default_store
+
     place = rank_place() or Place(dist.get_rank(), dist.get_world_size(), dist.get_rank())
     return Ranks(place.rank, place.world, place.local, _get_default_store())
 
