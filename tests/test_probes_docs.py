@@ -27,5 +27,5 @@ def test_an_example_prints_what_it_says(code: str) -> None:
 
 def test_the_table_has_every_probe_in_order() -> None:
     assert re.findall(r"^\| `(\w+)` \|", TEXT, flags=re.MULTILINE) == list(PROBES)
-    (cheap,) = re.findall(r"the cheap ones \((.*?)\)", TEXT)
+    (cheap,) = re.findall(r"the cheap ones \((.*?)\)", TEXT, flags=re.DOTALL)
     assert re.findall(r"`(\w+)`", cheap) == list(CHEAP)
