@@ -303,6 +303,20 @@ def rates_are_wider() -> Answer:
     return verdict, f"{'; '.join(words)}: {ratio:.2f} times less sensitive, one seed"
 
 
+def best_rate_ratio() -> Answer:
+    """LayerRoPE's best rate over Pre-Norm's, where both are inside the grid."""
+    runs = runs_of("lr")
+    if runs is None:
+        return NOT_RUN, ""
+    rates = {}
+    for name in ("prenorm", "layerrope"):
+        mine = {float(row["lr"]): float(row["val_loss"]) for row in runs if row["scheme"] == name}
+        rates[name] = min(mine, key=lambda lr: mine[lr])
+    ratio = rates["layerrope"] / rates["prenorm"]
+    verdict = SAME if ratio > 1 else CONTRADICTS if ratio < 1 else UNTOLD
+    return verdict, f"{rates['layerrope']:g} against {rates['prenorm']:g}: {ratio:g} times, one seed"
+
+
 def stable_at_depth(scheme: str, expected: bool) -> Callable[[], Answer]:
     def answer() -> Answer:
         runs = runs_of("depth")
@@ -346,9 +360,18 @@ def nothing(why: str) -> Callable[[], Answer]:
 
 # --------------------------------------------------------------------------------------------------------- the claims
 TEST = "python -m pytest tests/test_gains.py"
-COUNT = "layerrope account --tier {} --schemes prenorm layerrope"
-STUDY = "layerrope study {} (options: results/{}/README.md)"
 A = "article"
+
+
+def count(tier: str) -> str:
+    """The command that counts at a tier."""
+    return f"layerrope account --tier {tier} --schemes prenorm layerrope"
+
+
+def study(name: str) -> str:
+    """The command of a study with a record."""
+    return f"layerrope study {name} (options: results/{name}/README.md)"
+
 
 CLAIMS: dict[str, list[Claim]] = {
     "The construction": [
@@ -362,18 +385,16 @@ CLAIMS: dict[str, list[Claim]] = {
         Claim("A base angle near 49 degrees with slope -1.09 is about 1.5 degrees at layer 23.", A, base_angle, TEST),
         Claim("The whole vector then turns about 16 degrees at layer 0.", A, mean_turn(0), TEST),
         Claim("And about half a degree at layer 23.", A, mean_turn(23), TEST),
-        Claim(
-            "4d + 16 parameters: 90,096 fewer than Pre-Norm at 1b.", "paper, Table 5", parameters, COUNT.format("1b")
-        ),
-        Claim("A gamma for each layer adds 33.8 thousand at 130m.", "paper, Table 4", free_gamma, COUNT.format("130m")),
-        Claim("The write gate is 0.0051% of the FLOPs at 1b.", A, gate_share("1b", 0.0051), COUNT.format("1b")),
-        Claim("And 0.0128% at 60m.", A, gate_share("60m", 0.0128), COUNT.format("60m")),
-        Claim("A training token costs 7.72 GFLOPs at 1b.", A, flops, COUNT.format("1b")),
+        Claim("4d + 16 parameters: 90,096 fewer than Pre-Norm at 1b.", "paper, Table 5", parameters, count("1b")),
+        Claim("A gamma for each layer adds 33.8 thousand at 130m.", "paper, Table 4", free_gamma, count("130m")),
+        Claim("The write gate is 0.0051% of the FLOPs at 1b.", A, gate_share("1b", 0.0051), count("1b")),
+        Claim("And 0.0128% at 60m.", A, gate_share("60m", 0.0128), count("60m")),
+        Claim("A training token costs 7.72 GFLOPs at 1b.", A, flops, count("1b")),
         Claim(
             "The 1b run takes 8.3e20 FLOPs at 80 tokens per parameter.",
             "paper, App. D.1.3",
             compute_of_a_run,
-            COUNT.format("1b"),
+            count("1b"),
         ),
     ],
     "The stream as a sum of independent writes": [
@@ -434,31 +455,31 @@ CLAIMS: dict[str, list[Claim]] = {
             "LayerRoPE beats Pre-Norm at the smallest size.",
             "paper, Table 7 (0.043 nats at 58M)",
             compared("ablation", "layerrope", "prenorm"),
-            STUDY.format("ablation", "ablation"),
+            study("ablation"),
         ),
         Claim(
             "LayerRoPE beats Layer-Norm Scaling.",
             "paper, Table 7 (0.018 nats at 58M)",
             compared("ablation", "layerrope", "lns"),
-            STUDY.format("ablation", "ablation"),
+            study("ablation"),
         ),
         Claim(
             "LayerRoPE beats Peri-Norm.",
             "paper, Fig. 1",
             compared("ablation", "layerrope", "perinorm"),
-            STUDY.format("ablation", "ablation"),
+            study("ablation"),
         ),
         Claim(
             "And scaled-init Pre-Norm, a baseline that the paper does not have.",
             "this project",
             compared("ablation", "layerrope", "prenorm-scaledinit"),
-            STUDY.format("ablation", "ablation"),
+            study("ablation"),
         ),
         Claim(
             "The compute saved holds over a ladder of sizes.",
             "paper, Fig. 1",
             compared("ladder", "layerrope", "prenorm", "size"),
-            STUDY.format("ladder", "ladder"),
+            study("ladder"),
         ),
         Claim(
             "At 6.7B, 11.7B tokens, LayerRoPE ends 0.168 nats below Pre-Norm.",
@@ -478,13 +499,13 @@ CLAIMS: dict[str, list[Claim]] = {
             "LayerRoPE is 3 to 10 times less sensitive to the learning rate.",
             "paper, abstract",
             rates_are_wider,
-            STUDY.format("lr", "lr"),
+            study("lr"),
         ),
         Claim(
             "Its best rate is 4 to 16 times Pre-Norm's.",
             "paper, Table 6",
-            lambda: best_rate_ratio(),
-            STUDY.format("lr", "lr"),
+            best_rate_ratio,
+            study("lr"),
         ),
     ],
     "What part does the work": [
@@ -492,68 +513,66 @@ CLAIMS: dict[str, list[Claim]] = {
             "On Peri-Norm, the magnitude alone gives about four fifths of the gain.",
             "paper, Table 4; article",
             share_of_magnitude("perinorm", "layerrope-peri", "layerrope-peri:rotation=off"),
-            STUDY.format("ablation", "ablation"),
+            study("ablation"),
         ),
         Claim(
             "On Pre-Norm: drop the rotation, keep the power laws; how much is left?",
             "article, untested there",
             share_of_magnitude("prenorm", "layerrope", "layerrope:rotation=off"),
-            STUDY.format("ablation", "ablation"),
+            study("ablation"),
         ),
         Claim(
             "The rotation helps on its own.",
             "paper, Table 4 (Peri-Norm)",
             compared("ablation", "layerrope-peri:magnitude=off", "perinorm"),
-            STUDY.format("ablation", "ablation"),
+            study("ablation"),
         ),
         Claim(
             "One angle for all pairs is not told from the spectrum.",
             "article on Table 4",
             compared("ablation", "layerrope", "layerrope:spectrum=single", positive=False),
-            STUDY.format("ablation", "ablation"),
+            study("ablation"),
         ),
         Claim(
             "A free gamma for each layer changes nothing.",
             "paper, Table 4",
             compared("ablation", "layerrope", "layerrope:gamma=layer", positive=False),
-            STUDY.format("ablation", "ablation"),
+            study("ablation"),
         ),
         Claim(
             "The start is a confound: slopes 0 with the write offset -ln(2L)/2 beat the paper's start and scaled init.",
             "this project",
             better_start,
-            STUDY.format("ablation", "ablation"),
+            study("ablation"),
         ),
     ],
     "Depth": [
-        Claim(
-            "The 512-layer model of width 128 has 111.1 million parameters.", A, deep_model, COUNT.format("d128-L512")
-        ),
-        Claim("8.2 million of them are the untied vocabulary.", A, vocabulary, COUNT.format("d128-L512")),
-        Claim("Every extra layer adds about 200 thousand.", A, a_layer, COUNT.format("d128-L512")),
+        Claim("The 512-layer model of width 128 has 111.1 million parameters.", A, deep_model, count("d128-L512")),
+        Claim("8.2 million of them are the untied vocabulary.", A, vocabulary, count("d128-L512")),
+        Claim("Every extra layer adds about 200 thousand.", A, a_layer, count("d128-L512")),
         Claim(
             "LayerRoPE improves to 384 layers and is stable at 512.",
             "paper, Fig. 4",
             stable_at_depth("layerrope:beta=0,beta_rot=0,base=10000", True),
-            STUDY.format("depth", "depth"),
+            study("depth"),
         ),
         Claim(
             "Pre-Norm is worse at 512 than at 384.",
             "paper, Fig. 4, one seed",
             stable_at_depth("prenorm", False),
-            STUDY.format("depth", "depth"),
+            study("depth"),
         ),
         Claim(
             "Peri-Norm falls apart past 96 layers.",
             "paper, Fig. 4",
             stable_at_depth("perinorm", False),
-            STUDY.format("depth", "depth"),
+            study("depth"),
         ),
         Claim(
             "Layer-Norm Scaling falls apart past 96 layers.",
             "paper, Fig. 4",
             stable_at_depth("lns", False),
-            STUDY.format("depth", "depth"),
+            study("depth"),
         ),
     ],
     "What the paper leaves open": [
@@ -561,25 +580,25 @@ CLAIMS: dict[str, list[Claim]] = {
             "Hyper-Connections against LayerRoPE: cited, not run there.",
             A,
             compared("competitors", "layerrope", "hc"),
-            STUDY.format("competitors", "competitors"),
+            study("competitors"),
         ),
         Claim(
             "Manifold-constrained Hyper-Connections against LayerRoPE.",
             A,
             compared("competitors", "layerrope", "mhc"),
-            STUDY.format("competitors", "competitors"),
+            study("competitors"),
         ),
         Claim(
             "Attention Residuals against LayerRoPE.",
             A,
             compared("competitors", "layerrope", "attnres"),
-            STUDY.format("competitors", "competitors"),
+            study("competitors"),
         ),
         Claim(
             "Mix-LN against LayerRoPE.",
             A,
             compared("competitors", "layerrope", "mixln"),
-            STUDY.format("competitors", "competitors"),
+            study("competitors"),
         ),
         Claim(
             "Looped models gain 1.2 to 3.2% of perplexity (Parcae).",
@@ -595,17 +614,3 @@ CLAIMS: dict[str, list[Claim]] = {
         ),
     ],
 }
-
-
-def best_rate_ratio() -> Answer:
-    """LayerRoPE's best rate over Pre-Norm's, where both are inside the grid."""
-    runs = runs_of("lr")
-    if runs is None:
-        return NOT_RUN, ""
-    rates = {}
-    for name in ("prenorm", "layerrope"):
-        mine = {float(row["lr"]): float(row["val_loss"]) for row in runs if row["scheme"] == name}
-        rates[name] = min(mine, key=lambda lr: mine[lr])
-    ratio = rates["layerrope"] / rates["prenorm"]
-    verdict = SAME if ratio > 1 else CONTRADICTS if ratio < 1 else UNTOLD
-    return verdict, f"{rates['layerrope']:g} against {rates['prenorm']:g}: {ratio:g} times, one seed"

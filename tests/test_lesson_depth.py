@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from kit import depth
 from kit.depth import check_lift, check_prenorm, check_update
+from lesson_answers import assert_told, wrong_answers
 
 from layerrope.toy_stream import power, relative_update
 
@@ -62,16 +63,9 @@ LIFTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("check", "says", "answer"),
-    [(check, says, answer)
-     for check, answers in ((check_prenorm, STEPS), (check_update, UPDATES), (check_lift, LIFTS))
-     for says, answer in answers.items()],
-)  # fmt: skip
+@wrong_answers((check_prenorm, STEPS), (check_update, UPDATES), (check_lift, LIFTS))
 def test_a_wrong_answer_is_told_what_is_wrong(check: Any, says: str, answer: Any) -> None:
-    verdict = check(answer)
-    assert not verdict.right
-    assert says in verdict.says
+    assert_told(check, says, answer)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 import torch
 from kit import gains
 from kit.gains import check_fold, check_slope, check_table
+from lesson_answers import assert_told, wrong_answers
 
 import layerrope
 
@@ -104,17 +105,10 @@ FOLDS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("check", "says", "answer"),
-    [(check, says, answer)
-     for check, answers in ((check_table, TABLES), (check_slope, SLOPES), (check_fold, FOLDS))
-     for says, answer in answers.items()],
-)  # fmt: skip
+@wrong_answers((check_table, TABLES), (check_slope, SLOPES), (check_fold, FOLDS))
 @pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value", "ignore:overflow")
 def test_a_wrong_answer_is_told_what_is_wrong(check: Any, says: str, answer: Any) -> None:
-    verdict = check(answer)
-    assert not verdict.right
-    assert says in verdict.says
+    assert_told(check, says, answer)
 
 
 @pytest.mark.parametrize(

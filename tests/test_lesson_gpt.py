@@ -9,6 +9,7 @@ import pytest
 import torch
 from kit import gpt
 from kit.gpt import check_attention, check_count, check_loss, softmax
+from lesson_answers import assert_told, wrong_answers
 
 from layerrope import LM, ModelConfig
 from layerrope.config import preset
@@ -79,16 +80,9 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("check", "says", "answer"),
-    [(check, says, answer)
-     for check, answers in ((check_attention, ATTENTIONS), (check_loss, LOSSES), (check_count, COUNTS))
-     for says, answer in answers.items()],
-)  # fmt: skip
+@wrong_answers((check_attention, ATTENTIONS), (check_loss, LOSSES), (check_count, COUNTS))
 def test_a_wrong_answer_is_told_what_is_wrong(check: Any, says: str, answer: Any) -> None:
-    verdict = check(answer)
-    assert not verdict.right
-    assert says in verdict.says
+    assert_told(check, says, answer)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit import modernize
 from kit.modernize import QUESTIONS, check_layernorm, check_rmsnorm, check_rope, check_symmetries, layer_norm, rms_norm
+from lesson_answers import assert_told, wrong_answers
 
 from layerrope import LM, ModelConfig
 from layerrope.config import preset
@@ -86,16 +87,9 @@ ROPES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("check", "says", "answer"),
-    [(check, says, answer)
-     for check, answers in ((check_rmsnorm, RMSNORMS), (check_layernorm, LAYERNORMS), (check_rope, ROPES))
-     for says, answer in answers.items()],
-)  # fmt: skip
+@wrong_answers((check_rmsnorm, RMSNORMS), (check_layernorm, LAYERNORMS), (check_rope, ROPES))
 def test_a_wrong_answer_is_told_what_is_wrong(check: Any, says: str, answer: Any) -> None:
-    verdict = check(answer)
-    assert not verdict.right
-    assert says in verdict.says
+    assert_told(check, says, answer)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from kit import norms
 from kit.norms import check_angle, check_p, check_picture
+from lesson_answers import assert_told, wrong_answers
 
 from layerrope.inspector.angles import angles
 from layerrope.inspector.mds import picture, pure_scaling_picture
@@ -71,16 +72,9 @@ PS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("check", "says", "answer"),
-    [(check, says, answer)
-     for check, answers in ((check_angle, ANGLES), (check_picture, PICTURES), (check_p, PS))
-     for says, answer in answers.items()],
-)  # fmt: skip
+@wrong_answers((check_angle, ANGLES), (check_picture, PICTURES), (check_p, PS))
 def test_a_wrong_answer_is_told_what_is_wrong(check: Any, says: str, answer: Any) -> None:
-    verdict = check(answer)
-    assert not verdict.right
-    assert says in verdict.says
+    assert_told(check, says, answer)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from kit import preferences, training
 from kit.preferences import check_dpo, check_log_probability
+from lesson_answers import assert_told, wrong_answers
 
 from layerrope import LM, ModelConfig
 
@@ -62,16 +63,9 @@ LOSSES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("check", "says", "answer"),
-    [(check, says, answer)
-     for check, answers in ((check_log_probability, LOG_PROBABILITIES), (check_dpo, LOSSES))
-     for says, answer in answers.items()],
-)  # fmt: skip
+@wrong_answers((check_log_probability, LOG_PROBABILITIES), (check_dpo, LOSSES))
 def test_a_wrong_answer_is_told_what_is_wrong(check: Any, says: str, answer: Any) -> None:
-    verdict = check(answer)
-    assert not verdict.right
-    assert says in verdict.says
+    assert_told(check, says, answer)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from kit import scaling
 from kit.scaling import check_compute, check_interval, check_saving
+from lesson_answers import assert_told, wrong_answers
 from scipy import stats
 
 from layerrope import compute_saving, fit_scaling
@@ -74,16 +75,9 @@ INTERVALS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("check", "says", "answer"),
-    [(check, says, answer)
-     for check, answers in ((check_compute, COMPUTES), (check_saving, SAVINGS), (check_interval, INTERVALS))
-     for says, answer in answers.items()],
-)  # fmt: skip
+@wrong_answers((check_compute, COMPUTES), (check_saving, SAVINGS), (check_interval, INTERVALS))
 def test_a_wrong_answer_is_told_what_is_wrong(check: Any, says: str, answer: Any) -> None:
-    verdict = check(answer)
-    assert not verdict.right
-    assert says in verdict.says
+    assert_told(check, says, answer)
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from layerrope.record import markdown, portable
-from layerrope.report import made_with
+from layerrope.intervals import Interval
+from layerrope.record import Purpose, bullets, markdown, opening, portable
+from layerrope.report import made_with, version_lines
+from layerrope.vision_report import percents
 
 HERE = Path(__file__).parent
-QUESTION = "Which depth schemes learn fastest in a Vision Transformer of twelve layers, each at its own learning rate?"
-DOUBT = (
-    "Rates further out, since many schemes are best at the highest tried; more than three seeds; training to the end"
-    " instead of a few epochs, where a scheme that starts slowly cannot show what it ends at; images large enough that"
-    " twelve layers are needed. The rate is chosen by the loss on the held-out images that are reported, for every"
-    " scheme alike."
+PURPOSE = Purpose(
+    title="Every scheme on handwritten digits",
+    question=(
+        "Which depth schemes learn fastest in a Vision Transformer of twelve layers, each at its own learning rate?"
+    ),
+    doubt=(
+        "Rates further out, since many schemes are best at the highest tried; more than three seeds; training to the"
+        " end instead of a few epochs, where a scheme that starts slowly cannot show what it ends at; images large"
+        " enough that twelve layers are needed. The rate is chosen by the loss on the held-out images that are"
+        " reported, for every scheme alike."
+    ),
 )
 CAPTION = "Held-out accuracy of each scheme at its best learning rate: a dot a seed, a tick for their mean."
 
@@ -32,7 +39,7 @@ def percent(interval: dict[str, Any] | None) -> str:
     """A difference of accuracies with its interval."""
     if interval is None:
         return "reference"
-    return f"{interval['mean']:+.2%} ({interval['low']:+.2%} to {interval['high']:+.2%})"
+    return percents(Interval(**interval))
 
 
 def row(found: dict[str, Any], first: str) -> dict[str, str]:
@@ -80,11 +87,10 @@ def machine(found: dict[str, Any], folder: Path) -> list[str]:
     keys = {run["key"] for run in found["runs"]}
     made = made_with(sorted(path for path in folder.iterdir() if path.name.rsplit("-", 1)[-1] in keys))
     minutes = sum(run["seconds"] for run in found["runs"]) / 60
-    versions = [", ".join(f"{k} {v}" for k, v in each.items() if v) for each in made["runs"]]
     return [
         f"{made['processor']}, {made['cores']} cores, shared with other work; one thread a run",
         f"{len(found['runs'])} runs, {minutes:.0f} minutes on the clock",
-        *versions,
+        *version_lines(made),
     ]
 
 
@@ -94,10 +100,7 @@ def readme(found: dict[str, Any], folder: Path) -> str:
     ranked = sorted(found["rows"], key=lambda r: -r["accuracy"]["mean"])
     said = found["findings"]
     parts = [
-        "# Every scheme on handwritten digits",
-        f"**Question.** {QUESTION}",
-        f"**Answer.** {said[0]} {said[1]}",
-        f"**What would change it.** {DOUBT}",
+        *opening(PURPOSE, f"{said[0]} {said[1]}"),
         "## Command",
         f"```\n{portable(found['command'])}\n```",
         "The same command continues what was cut. Every run is in `runs.csv`.",
@@ -107,13 +110,13 @@ def readme(found: dict[str, Any], folder: Path) -> str:
         "Mean accuracy over the seeds.",
         markdown(rates(found["runs"])),
         "## What it tells",
-        "\n".join(f"- {line}" for line in said[1:]),
+        bullets(said[1:]),
         "## Picture",
         f"![{CAPTION}](accuracy.png)\n\n{CAPTION}",
         "## Settings",
-        "\n".join(f"- {line}" for line in settings(found)),
+        bullets(settings(found)),
         "## Made with",
-        "\n".join(f"- {line}" for line in machine(found, folder)),
+        bullets(machine(found, folder)),
     ]
     return "\n\n".join(parts) + "\n"
 

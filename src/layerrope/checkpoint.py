@@ -196,6 +196,11 @@ def steps(folder: Path) -> list[Path]:
     return sorted((path for path in folder.glob("step-*") if number(path) >= 0), key=number)
 
 
+def is_step(path: Path) -> bool:
+    """Is this the name of a checkpoint in its place, `RUN/checkpoints/step-N`?"""
+    return path.parent.name == "checkpoints" and number(path) >= 0
+
+
 def problem(path: Path) -> str | None:
     """What is wrong with the checkpoint folder `path`, or None for a sound one.
 

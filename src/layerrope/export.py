@@ -21,7 +21,7 @@ from layerrope.folding import OWN_INSTEAD, Folded, fold_tensors, lm_from_tensors
 from layerrope.gains import STORED_NAMES
 from layerrope.loading import is_patched, load_lm
 from layerrope.model import LM
-from layerrope.proof import POSITIONS, choose_reader, compare, demand, sample_ids, trace_folder, trace_lm
+from layerrope.proof import POSITIONS, choose_reader, compare, demand, measured, sample_ids, trace_folder, trace_lm
 from layerrope.publish import published
 from layerrope.stock import (
     DTYPES,
@@ -276,13 +276,7 @@ def prove(model: LM, folder: Path, *, plan: Plan | None = None, reader: str = "a
         "reason": plan.reason or None,
         "dtype": dtype_word(plan.dtype),
         "reader": _reader_words(reader),
-        "sequences": len(ids),
-        "positions": T,
-        "max_difference": whole.max_difference,
-        "tolerance": files.tolerance,
-        "max_difference_without_rounding": files.max_difference,
-        "largest_logit": float(source.logits.abs().max()),
-        "layers": list(files.layers),
+        **measured(ids, source, whole, files),
         "folded": dict(plan.folded.record) if plan.folded else {},
         "scheme": model.config.scheme,
         "layerrope": layerrope.__version__,

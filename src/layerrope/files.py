@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
+import io
 import json
 import math
 import os
 import stat
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from layerrope.errors import InputError
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
+    """Rows as CSV, lines ended by a newline. `columns`: these and no others; None: every row's, as they come up."""
+    names = list(dict.fromkeys(name for row in rows for name in row)) if columns is None else columns
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
 
 
 def strict(value: Any) -> Any:

@@ -29,6 +29,7 @@ from layerrope.run_folder import read_record
 from layerrope.stock import STOCKS, from_stock, read_stock_config
 from layerrope.tensors import open_source
 from layerrope.tokens import Subwords, Tokenizer, load_file, read_tokenizer
+from layerrope.trained import check_finite
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
@@ -60,7 +61,7 @@ def load_lm(source: str | os.PathLike[str]) -> Loaded:
         raise InputError(f"no such folder: {path}")
     if is_olmo(path):
         return _checked(_from_olmo(path))
-    if path.parent.name == "checkpoints" and checkpoints.number(path) >= 0:
+    if checkpoints.is_step(path):
         return _checked(_from_run(path.parent.parent, path))
     if not (path / "config.json").exists():
         raise InputError(f"{path} has no config.json: give a run, or a folder with a model and its configuration")
@@ -206,9 +207,7 @@ def _folder_tokenizer(path: Path) -> tuple[Tokenizer | None, str]:
 
 def _checked(loaded: Loaded) -> Loaded:
     """`loaded`, unless a weight is not finite or a norm is zero throughout."""
-    for name, t in loaded.model.named_parameters():
-        if not bool(torch.isfinite(t).all()):
-            raise InputError(f"{loaded.label}: tensor {name} holds numbers that are not finite")
+    check_finite(loaded.label, loaded.model.named_parameters())
     for name, norm in loaded.model.named_modules():
         weight = norm.weight if isinstance(norm, RMSNorm | LayerNorm) else None
         if weight is not None and not bool(weight.any()):

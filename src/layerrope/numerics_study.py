@@ -6,8 +6,6 @@ a README whose numbers all come from these rows.
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,12 +18,12 @@ import layerrope
 from layerrope.charts import save_png, scheme_channels
 from layerrope.data import load_data
 from layerrope.errors import InputError
-from layerrope.files import write_atomic
+from layerrope.files import csv_text, write_atomic
 from layerrope.intervals import Interval, t_interval
 from layerrope.loading import load_lm
 from layerrope.numerics import FORMATS, GROUP, Numerics, numerics
-from layerrope.record import Purpose, markdown, portable
-from layerrope.report import Comparison, made_with, processor
+from layerrope.record import Purpose, bullets, markdown, opening, portable
+from layerrope.report import Comparison, made_with, processor, version_lines
 
 if TYPE_CHECKING:
     import altair as alt
@@ -169,8 +167,8 @@ def write_numerics(
         InputError: it cannot be written.
     """
     save_png(largest_chart(scored), folder / "largest-by-depth.png")
-    write_atomic(folder / "losses.csv", _csv(_losses(scored)))
-    write_atomic(folder / "stream.csv", _csv(_streams(scored)))
+    write_atomic(folder / "losses.csv", csv_text(_losses(scored)))
+    write_atomic(folder / "stream.csv", csv_text(_streams(scored)))
     write_atomic(folder / "README.md", readme(found, scored, purpose, command, tokens))
 
 
@@ -180,12 +178,8 @@ def readme(found: Comparison, scored: Sequence[Scored], purpose: Purpose, comman
     made = made_with([found.folder / run.key for run in scored])
     seeds = ", ".join(str(seed) for seed in sorted({run.seed for run in scored}))
     settings = {row["setting"]: row["value"] for row in found.study.facts.get("settings", [])}
-    versions = [", ".join(f"{k} {v}" for k, v in each.items() if v) for each in made["runs"]]
     parts = [
-        f"# {purpose.title}",
-        f"**Question.** {purpose.question}",
-        f"**Answer.** {_answer(scored)}",
-        f"**What would change it.** {purpose.doubt}",
+        *opening(purpose, _answer(scored)),
         "## Command",
         f"```\n{portable(str(found.study.facts.get('command', '')))}\n{command}\n```",
         "Every run and format is in `losses.csv`, every run and layer in `stream.csv`.",
@@ -194,13 +188,13 @@ def readme(found: Comparison, scored: Sequence[Scored], purpose: Purpose, comman
         "bf16 and fp16 cast the whole model; int8, int4 and fp8 e4m3 round the matrices inside the layers, a scale for "
         f"each row (int4: for {GROUP} inputs); w8a8 rounds their inputs to int8 as well, a scale for each token.",
         markdown(loss_rows(scored)),
-        "\n".join(f"- {line}" for line in [*said, _luck(by_scheme(scored))]),
+        bullets([*said, _luck(by_scheme(scored))]),
         "## The stream",
         markdown(stream_rows(scored)),
         "![Largest absolute value of the stream after each layer, one line a scheme.](largest-by-depth.png)",
         "## Made with",
         f"- {settings.get('model', '')}; {settings.get('budget', '')}",
-        "\n".join(f"- trained with {line}" for line in versions),
+        "\n".join(f"- trained with {line}" for line in version_lines(made)),
         f"- scored on {processor()}, torch {torch.__version__}, layerrope {layerrope.__version__}",
     ]
     return "\n\n".join(parts) + "\n"
@@ -273,11 +267,3 @@ def _streams(scored: Sequence[Scored]) -> list[dict[str, Any]]:
         for s in scored
         for i, (rms, largest) in enumerate(zip(s.found.rms, s.found.largest, strict=True))
     ]
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()

@@ -166,6 +166,25 @@ def _allowed(tensors: list[Tensor], floor: float) -> float:
     return TOLERANCE * max(floor, *(float(t.abs().max()) for t in tensors))
 
 
+def measured(ids: Tensor, source: Trace, whole: Difference, files: Difference) -> dict[str, Any]:
+    """What every proof says of its comparison.
+
+    Args:
+        ids: what was read, (B, T).
+        whole: the files against the source, rounding included.
+        files: the files against what they should hold.
+    """
+    return {
+        "sequences": len(ids),
+        "positions": ids.shape[1],
+        "max_difference": whole.max_difference,
+        "tolerance": files.tolerance,
+        "max_difference_without_rounding": files.max_difference,
+        "largest_logit": float(source.logits.abs().max()),
+        "layers": list(files.layers),
+    }
+
+
 def demand(found: Difference, what: str) -> Difference:
     """`found`, where nothing differs. Raises InputError with the first differing layer."""
     if found.first is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +13,10 @@ from layerrope.compare import Table, Trial, mean_losses
 from layerrope.compare_charts import Figure
 from layerrope.compare_table import caption_of, shown_rows
 from layerrope.errors import InputError
-from layerrope.files import write_atomic
+from layerrope.files import csv_text, write_atomic
 from layerrope.rates import Sweep, Swept
 from layerrope.recipe import to_json
-from layerrope.report import Comparison, figures_of, made_with
+from layerrope.report import Comparison, figures_of, made_with, version_lines
 
 COLUMNS = (
     "scheme",
@@ -58,6 +56,21 @@ def write_record(found: Comparison, folder: Path, purpose: Purpose) -> None:
     write_atomic(folder / "README.md", readme(found, purpose, figures))
 
 
+def opening(purpose: Purpose, answer: str) -> list[str]:
+    """How a record's page begins: what was asked, what came out, and what would change it."""
+    return [
+        f"# {purpose.title}",
+        f"**Question.** {purpose.question}",
+        f"**Answer.** {answer}",
+        f"**What would change it.** {purpose.doubt}",
+    ]
+
+
+def bullets(lines: Sequence[str]) -> str:
+    """Lines as a Markdown list."""
+    return "\n".join(f"- {line}" for line in lines)
+
+
 def portable(command: str) -> str:
     """A command without `--out`, which names a folder of the machine it ran on and changes no result.
 
@@ -71,21 +84,14 @@ def portable(command: str) -> str:
 
 def runs_csv(trials: Sequence[Trial]) -> str:
     """Every run, lost ones too, as CSV."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows([trial.as_dict().get(name) for name in COLUMNS] for trial in trials)
-    return out.getvalue()
+    return csv_text([trial.as_dict() for trial in trials], COLUMNS)
 
 
 def readme(found: Comparison, purpose: Purpose, figures: Sequence[Figure]) -> str:
     """The record's page; every number in it is from the runs."""
     facts, said = found.study.facts, found.findings
     parts = [
-        f"# {purpose.title}",
-        f"**Question.** {purpose.question}",
-        f"**Answer.** {' '.join(said.can[:2])}",
-        f"**What would change it.** {purpose.doubt}",
+        *opening(purpose, " ".join(said.can[:2])),
         "## Command",
         f"```\n{portable(str(facts.get('command', '')))}\n```",
         "The same command continues a sweep that was cut. Every run, lost ones too, is in `runs.csv`.",
@@ -96,15 +102,15 @@ def readme(found: Comparison, purpose: Purpose, figures: Sequence[Figure]) -> st
         "Mean validation loss over the seeds, nats per token; the best in bold.",
         markdown(rate_table(found.table)),
         "## What it tells",
-        "\n".join(f"- {line}" for line in said.can[2:]),
+        bullets(said.can[2:]),
         "## What it cannot tell",
-        "\n".join(f"- {line}" for line in said.cannot),
+        bullets(said.cannot),
         "## Charts",
         *(f"![{figure.alt}]({figure.name}.png)\n\n{figure.caption}" for figure in figures),
         "## Settings",
         markdown(facts.get("settings", [])),
         "## Made with",
-        "\n".join(f"- {line}" for line in _machine(found)),
+        bullets(_machine(found)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -135,11 +141,10 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 def _machine(found: Comparison) -> list[str]:
     made = made_with(found.runs)
     seconds = sum(t.outcome.result.seconds for t in found.table.trials if t.outcome.result is not None)
-    versions = [", ".join(f"{k} {v}" for k, v in each.items() if v) for each in made["runs"]]
     return [
         f"{made['processor']}, {made['cores']} cores",
         f"{len(found.table.trials)} runs, {seconds / 3600:.2f} hours of training and evaluation, one thread a run",
-        *versions,
+        *version_lines(made),
     ]
 
 

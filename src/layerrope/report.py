@@ -191,10 +191,10 @@ def page(found: Comparison, figures: list[Figure]) -> Page:
     made.heading("What it cannot tell").bullets(found.findings.cannot)
     made.heading("Losses")
     for name in ("loss-curves", "validation-curves", "final-losses", "learning-rates"):
-        _add(made, shown.get(name))
+        add_figures(made, shown.get(name))
     made.heading("By depth")
     for name in ("gains-by-depth", "stream-by-depth"):
-        _add(made, shown.get(name))
+        add_figures(made, shown.get(name))
     for note in found.depth.notes:
         made.note(note)
     if found.depth.angles:
@@ -204,15 +204,17 @@ def page(found: Comparison, figures: list[Figure]) -> Page:
     return made.heading("Command").code(str(found.study.facts.get("command", "")))
 
 
-def _add(made: Page, figure: Figure | None) -> None:
-    if figure is None:
-        return
-    if figure.panels:
-        for start in range(0, len(figure.panels), 2):
-            made.charts(figure.panels[start : start + 2])
-        made.text(figure.caption)
-    else:
-        made.chart(figure.chart, figure.caption, figure.alt)
+def add_figures(made: Page, *figures: Figure | None) -> None:
+    """Put figures on a page, one of several panels two by two; None: there is none."""
+    for figure in figures:
+        if figure is None:
+            continue
+        if figure.panels:
+            for start in range(0, len(figure.panels), 2):
+                made.charts(figure.panels[start : start + 2])
+            made.text(figure.caption)
+        else:
+            made.chart(figure.chart, figure.caption, figure.alt)
 
 
 def _run_row(trial: Trial) -> dict[str, Any]:
@@ -269,6 +271,11 @@ def made_with(runs: Iterable[Path]) -> dict[str, Any]:
         if one not in versions:
             versions.append(one)
     return {"cores": available_cores(), "processor": processor(), "runs": versions}
+
+
+def version_lines(made: Mapping[str, Any]) -> list[str]:
+    """The versions of `made_with`, a line a set."""
+    return [", ".join(f"{name} {version}" for name, version in each.items() if version) for each in made["runs"]]
 
 
 def processor() -> str:

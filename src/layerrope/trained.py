@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from layerrope import checkpoint as checkpoints
 from layerrope.checkpoint import Checkpoint
@@ -31,7 +33,7 @@ class Trained:
 def run_of(source: str | os.PathLike[str]) -> Path:
     """The folder of the run that `source` is, or is a checkpoint of."""
     path = Path(source)
-    return path.parent.parent if _is_step(path) else path
+    return path.parent.parent if checkpoints.is_step(path) else path
 
 
 def is_run(source: str | os.PathLike[str]) -> bool:
@@ -69,7 +71,7 @@ def load_trained(source: str | os.PathLike[str]) -> Trained:
 
 
 def _checkpoint(source: Path, run: Path) -> tuple[Path, Checkpoint]:
-    if _is_step(source):
+    if checkpoints.is_step(source):
         return source, checkpoints.load(source)
     path, found, skipped = checkpoints.latest(run / "checkpoints")
     if path is None or found is None:
@@ -85,10 +87,11 @@ def _fill(model: Model, found: Checkpoint, path: Path) -> None:
         model.load_state_dict(weights)
     except (KeyError, RuntimeError) as error:
         raise InputError(f"checkpoint {path} is of another model ({reason(error)})") from error
-    broken = [name for name, t in weights.items() if not bool(torch.isfinite(t).all())]
-    if broken:
-        raise InputError(f"checkpoint {path}: tensor {broken[0]} holds numbers that are not finite")
+    check_finite(f"checkpoint {path}", weights.items())
 
 
-def _is_step(path: Path) -> bool:
-    return path.parent.name == "checkpoints" and checkpoints.number(path) >= 0
+def check_finite(where: str, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise InputError for a tensor that holds NaN or infinity, by its name."""
+    for name, t in tensors:
+        if not bool(torch.isfinite(t).all()):
+            raise InputError(f"{where}: tensor {name} holds numbers that are not finite")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 
 from layerrope.charts import save_png, scheme_colours
 from layerrope.compare_charts import Figure
-from layerrope.files import write_atomic, write_json
+from layerrope.files import csv_text, write_atomic, write_json
 from layerrope.intervals import Interval
 from layerrope.kinds import VisionTrainConfig
 from layerrope.recipe import to_json
@@ -43,11 +41,7 @@ def write_vision(table: VisionTable, base: VisionTrainConfig, command: str, fold
 
 def runs_csv(table: VisionTable) -> str:
     """Every run, diverged ones too, as CSV."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, [f.name for f in fields(VisionRun)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(run) for run in table.runs)
-    return out.getvalue()
+    return csv_text([asdict(run) for run in table.runs], [f.name for f in fields(VisionRun)])
 
 
 # --------------------------------------------------------------------------------------------------------- in words

@@ -9,12 +9,11 @@ from tyro.conf import Positional
 
 from layerrope import terminal
 from layerrope.commands.compare import show
-from layerrope.commands.study import show_study
+from layerrope.commands.study import report_study
 from layerrope.errors import InputError
 from layerrope.report import read_comparison, write_picture, write_report
 from layerrope.studies.reading import read_found
 from layerrope.studies.recipes import RECIPES
-from layerrope.studies.report import write_study_report
 from layerrope.study import read_study
 
 
@@ -47,10 +46,4 @@ class Command:
     def _study(self) -> int:
         if self.picture is not None:
             raise InputError("a study has no picture of its own: its charts are in its folder; drop --picture")
-        found = read_found(self.folder)
-        said, document = write_study_report(found)
-        if self.json:
-            terminal.emit_json(document)
-        else:
-            show_study(found, said.sentences)
-        return 0 if any(group.table.ranked for group in found.groups) else 1
+        return report_study(read_found(self.folder), self.json)

@@ -71,13 +71,7 @@ class Command(Launching, Ask, _Name):
         plan = self._with_text(plan, ask)
         folder = self.out or Path("runs") / self.name
         study = self._train(plan, folder)
-        found = Found(folder, study)
-        said, document = write_study_report(found)
-        if self.json:
-            terminal.emit_json(document)
-        else:
-            show_study(found, said.sentences)
-        return 0 if any(group.table.ranked for group in found.groups) else 1
+        return report_study(Found(folder, study), self.json)
 
     def _with_text(self, plan: Plan, ask: Ask) -> Plan:
         """The plan for the text's own vocabulary, with the command in its facts. Prepares the text."""
@@ -134,6 +128,16 @@ class Command(Launching, Ask, _Name):
             return
         caption = f"{self.name}: hours are on one {self.gpu} at {self.utilisation:.0%} of its peak"
         _console().print(table(cost_rows(found), caption))
+
+
+def report_study(found: Found, json: bool) -> int:
+    """Write a study's report and tell what it says; the exit code: 0 where any scheme has a result."""
+    said, document = write_study_report(found)
+    if json:
+        terminal.emit_json(document)
+    else:
+        show_study(found, said.sentences)
+    return 0 if any(group.table.ranked for group in found.groups) else 1
 
 
 def show_study(found: Found, sentences: list[str]) -> None:

@@ -26,7 +26,7 @@ from layerrope.folding import Folded, lm_from_tensors
 from layerrope.interop.gguf_vocab import vocabulary
 from layerrope.model import LM
 from layerrope.norm_sites import GGUF_ARCHITECTURES, LAYOUTS
-from layerrope.proof import POSITIONS, Trace, compare, demand, same_kind, sample_ids, trace_lm
+from layerrope.proof import POSITIONS, Trace, compare, demand, measured, same_kind, sample_ids, trace_lm
 from layerrope.publish import published
 from layerrope.stock import BY_BACKBONE, DTYPES, NAMES, Stock, dtype_word, matrix_names, norm_names
 from layerrope.stock_forward import stock_forward
@@ -172,13 +172,7 @@ def prove_gguf(model: LM, folded: Folded, folder: Path, dtype: torch.dtype, read
         "reason": None,
         "dtype": dtype_word(dtype),
         "reader": "layerrope's own plain forward pass",
-        "sequences": len(ids),
-        "positions": ids.shape[1],
-        "max_difference": whole.max_difference,
-        "tolerance": files.tolerance,
-        "max_difference_without_rounding": files.max_difference,
-        "largest_logit": float(source.logits.abs().max()),
-        "layers": list(files.layers),
+        **measured(ids, source, whole, files),
         "folded": dict(folded.record),
         "scheme": model.config.scheme,
         "layerrope": layerrope.__version__,

@@ -14,7 +14,7 @@ from layerrope.errors import InputError, one_of
 from layerrope.files import read_json, write_json
 from layerrope.interop.hf import from_pretrained, load_stock, quiet, transformers
 from layerrope.patching import Patch, fold_patched, patch_of
-from layerrope.proof import POSITIONS, Trace, compare, demand, sample_ids, trace
+from layerrope.proof import POSITIONS, Trace, compare, demand, measured, sample_ids, trace
 from layerrope.publish import published
 from layerrope.stock import DTYPES, dtype_word
 
@@ -98,13 +98,7 @@ def _prove(model: Any, folded: Any, folder: Path, layers: str, dtype: torch.dtyp
         "reason": None,
         "dtype": dtype_word(dtype),
         "reader": f"transformers {transformers.__version__}",
-        "sequences": len(ids),
-        "positions": ids.shape[1],
-        "max_difference": whole.max_difference,
-        "tolerance": files.tolerance,
-        "max_difference_without_rounding": files.max_difference,
-        "largest_logit": float(source.logits.abs().max()),
-        "layers": list(files.layers),
+        **measured(ids, source, whole, files),
         "layerrope": layerrope.__version__,
         "torch": torch.__version__,
     }

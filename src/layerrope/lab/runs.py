@@ -25,7 +25,7 @@ from layerrope.errors import InputError
 from layerrope.kinds import read_config
 from layerrope.lab.measured import name_of
 from layerrope.page import Page
-from layerrope.report import read_comparison
+from layerrope.report import add_figures, read_comparison
 from layerrope.run_folder import read_metrics, read_record
 from layerrope.stream import site_gains
 from layerrope.studies.findings import findings_of
@@ -90,7 +90,7 @@ def _packaged(made: Page) -> Page:
         " scheme on the same micro model, trained at rates a factor of two apart."
     )
     if figure is not None:
-        _add(made, figure)
+        add_figures(made, figure)
     made.text("With runs of your own, their loss curves, rates, learned gains and fits come here:")
     return made.code("layerrope compare --out runs/mine\nlayerrope lab --runs runs/mine --out lab.html")
 
@@ -120,7 +120,7 @@ def _comparison(made: Page, folder: Path) -> None:
     made.text("What this comparison cannot tell:").bullets(found.findings.cannot)
     source = "from these runs" if found.sweep is None else "from these runs and the packaged sweep"
     figures = [*_losses(folder, found.table), final_losses(found.table)]
-    _add(made, *figures, rate_curves(rate_rows(found.table, found.sweep), source))
+    add_figures(made, *figures, rate_curves(rate_rows(found.table, found.sweep), source))
     _gains(made, folder, [found.table])
 
 
@@ -131,11 +131,11 @@ def _recipe(made: Page, folder: Path) -> None:
     made.bullets(said.sentences)
     for caption, rows in said.tables:
         made.table(rows, caption)
-    _add(made, *said.figures)
+    add_figures(made, *said.figures)
     last = found.groups[-1]
     if last.name:
         made.text(f"Curves and gains of the last setting, {last.name}:")
-    _add(made, *_losses(folder, last.table))
+    add_figures(made, *_losses(folder, last.table))
     _gains(made, folder, [last.table])
 
 
@@ -153,7 +153,7 @@ def _gains(made: Page, folder: Path, tables: Iterable[Table]) -> None:
             rows += _gain_rows(folder / trial.key, row.scheme)
         except InputError as error:
             made.note(f"{row.scheme} is missing among the gains: {error}")
-    _add(made, gain_chart(rows))
+    add_figures(made, gain_chart(rows))
 
 
 def _gain_rows(run: Path, name: str) -> list[dict[str, Any]]:
@@ -174,14 +174,14 @@ def _singles(made: Page, folders: Sequence[Path]) -> None:
     if not rows:
         made.note("No run here has logged a loss yet.")
     else:
-        _add(made, loss_curves(rows), validation_curves(rows))
+        add_figures(made, loss_curves(rows), validation_curves(rows))
     gains: list[dict[str, Any]] = []
     for folder, name in named.items():
         try:
             gains += _gain_rows(folder, name)
         except InputError as error:
             made.note(f"{name} is missing among the gains: {error}")
-    _add(made, gain_chart(gains))
+    add_figures(made, gain_chart(gains))
 
 
 def _name(folder: Path) -> str:
@@ -210,15 +210,3 @@ def thinned(rows: Sequence[Mapping[str, Any]], most: int = POINTS) -> list[Mappi
     for curve in curves.values():
         kept += curve[(len(curve) - 1) % step if step else 0 :: max(step, 1)]
     return kept
-
-
-def _add(made: Page, *figures: Figure | None) -> None:
-    for figure in figures:
-        if figure is None:
-            continue
-        if figure.panels:
-            for start in range(0, len(figure.panels), 2):
-                made.charts(figure.panels[start : start + 2])
-            made.text(figure.caption)
-        else:
-            made.chart(figure.chart, figure.caption, figure.alt)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +11,7 @@ from typing import Any
 from layerrope.accounting import flops_per_token
 from layerrope.compare import Table, compare, trials_of
 from layerrope.errors import InputError
+from layerrope.files import csv_text
 from layerrope.launch import Outcome
 from layerrope.studies.plan import setting_of
 from layerrope.studies.recipes import RECIPES
@@ -75,12 +74,7 @@ RESULT = ("status", "val_loss", "bits_per_byte", "train_loss", "step", "diverged
 
 def runs_csv(found: Found) -> str:
     """Every run, lost ones too, as CSV; `layerrope fit` reads it."""
-    rows = [run_row(found, run) for run in found.study.runs]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(dict.fromkeys(k for row in rows for k in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+    return csv_text([run_row(found, run) for run in found.study.runs])
 
 
 def run_row(found: Found, run: Run) -> dict[str, Any]:

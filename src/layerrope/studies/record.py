@@ -9,8 +9,8 @@ from typing import Any
 from layerrope.charts import save_png
 from layerrope.errors import InputError
 from layerrope.files import write_atomic, write_json
-from layerrope.record import Purpose, markdown, portable
-from layerrope.report import made_with
+from layerrope.record import Purpose, bullets, markdown, opening, portable
+from layerrope.report import made_with, version_lines
 from layerrope.studies.findings import Said, findings_of
 from layerrope.studies.reading import Found, runs_csv
 from layerrope.studies.report import document, setting_rows
@@ -43,16 +43,13 @@ def _findings(found: Found, said: Said) -> dict[str, Any]:
 def readme(found: Found, said: Said, purpose: Purpose) -> str:
     """The record's page; every number in it is from the runs."""
     parts = [
-        f"# {purpose.title}",
-        f"**Question.** {purpose.question}",
-        f"**Answer.** {_answer(said.sentences)}",
-        f"**What would change it.** {purpose.doubt}",
+        *opening(purpose, _answer(said.sentences)),
         *_unfinished(found),
         "## Command",
         f"```\n{portable(str(found.study.facts.get('command', '')))}\n```",
         "The same command continues a study that was cut. Every run, lost ones too, is in `runs.csv`.",
         "## Findings",
-        "\n".join(f"- {line}" for line in said.sentences),
+        bullets(said.sentences),
         *(part for caption, rows in said.tables for part in (f"### {caption}", markdown(rows))),
         "## Every setting",
         "Each scheme at its best learning rate; * marks one at the edge of those tried.",
@@ -60,7 +57,7 @@ def readme(found: Found, said: Said, purpose: Purpose) -> str:
         *(["## Charts"] if said.figures else []),
         *(f"![{figure.alt}]({figure.name}.png)\n\n{figure.caption}" for figure in said.figures),
         "## Made with",
-        "\n".join(f"- {line}" for line in machine(found)),
+        bullets(machine(found)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -86,5 +83,5 @@ def machine(found: Found) -> list[str]:
         f"{made['processor']}, {made['cores']} cores, shared with other work: seconds and tokens per second compare"
         " nothing",
         f"{len(done)} runs ended, {hours:.2f} hours of training and evaluation",
-        *(", ".join(f"{k} {v}" for k, v in each.items() if v) for each in made["runs"]),
+        *version_lines(made),
     ]
