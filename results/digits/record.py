@@ -29,8 +29,8 @@ PURPOSE = Purpose(
         "Rates further out, since many schemes are best at the highest tried; more than three seeds; training to the"
         " end instead of a few epochs, where a scheme that starts slowly cannot show what it ends at; images large"
         " enough that twelve layers are needed. The rate is chosen by the loss on the held-out images that are"
-        " reported, for every scheme alike. Patches of 4 pixels were chosen after Pre-Norm hardly learned with patches of 2"
-        " in 120 steps, on the same held-out images."
+        " reported, for every scheme alike. Patches of 4 pixels were chosen after Pre-Norm hardly learned with"
+        " patches of 2 in 120 steps, on the same held-out images."
     ),
 )
 CAPTION = "Held-out accuracy of each scheme at its best learning rate: a dot a seed, a tick for their mean."
