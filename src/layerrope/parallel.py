@@ -13,7 +13,6 @@ from layerrope.config import ModelConfig
 from layerrope.errors import InputError, one_of
 from layerrope.kinds import Model, build_model
 from layerrope.machine import cast
-from layerrope.model import LM
 from layerrope.optim import total_norm
 from layerrope.ranks import Ranks
 from layerrope.recipe import TrainConfig
@@ -117,7 +116,9 @@ def form_of(parallel: str, config: TrainConfig, ranks: Ranks) -> str:
         raise InputError(f"{needs[0]} needs every parameter whole on every rank: use --parallel ddp")
     if parallel != "auto":
         return parallel
-    return "ddp" if needs or _parameters(config.model) <= COPIED else "fsdp"
+    from layerrope.accounting import count_parameters
+
+    return "ddp" if needs or count_parameters(config.model)[0] <= COPIED else "fsdp"
 
 
 def _check_shares(config: TrainConfig, ranks: Ranks) -> None:
@@ -129,8 +130,3 @@ def _check_shares(config: TrainConfig, ranks: Ranks) -> None:
         )
     if share % min(share, config.micro):
         raise InputError(f"micro-batch {config.micro} does not divide the {share} sequences of each rank")
-
-
-def _parameters(config: ModelConfig) -> int:
-    with torch.device("meta"):
-        return sum(p.numel() for p in LM(config).parameters())

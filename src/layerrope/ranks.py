@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 from layerrope.errors import InputError, reason
 from layerrope.rank_place import Place, rank_place
+from layerrope.recipe import differences
 
 if TYPE_CHECKING:  # torch can be built without them: then a process trains alone
     from torch.distributed.distributed_c10d import Store
@@ -111,14 +112,13 @@ class Ranks:
 
     def check_same(self, what: str, value: Mapping[str, Any]) -> None:
         """Raise InputError on every rank unless all of them have an equal `value`; names the first field."""
-        first, *others = (_flat(found) for found in self.gather(value))
-        for rank, theirs in enumerate(others, 1):
-            for name in first | theirs:
-                if first.get(name) != theirs.get(name):
-                    raise InputError(
-                        f"the ranks disagree on the {what} ({name} is {first.get(name)} on rank 0, "
-                        f"{theirs.get(name)} on rank {rank}): start every rank with the same command"
-                    )
+        first, *others = self.gather(value)
+        for rank, found in enumerate(others, 1):
+            for name, theirs, ours in differences(found, first, free=frozenset()):
+                raise InputError(
+                    f"the ranks disagree on the {what} ({name} is {ours} on rank 0, "
+                    f"{theirs} on rank {rank}): start every rank with the same command"
+                )
 
     # ------------------------------------------------------------------------------------------------------- the end
     def say(self, message: str) -> None:
@@ -192,11 +192,3 @@ def lost(error: BaseException) -> str:
         f"another rank has died or does not answer ({reason(error)[:200]}): its own words tell why; "
         "the same command goes on from the newest checkpoint"
     )
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested JSON objects as one: {"a": {"b": 1}} as {"a.b": 1}."""
-    found: dict[str, Any] = {}
-    for name, part in value.items():
-        found |= _flat(part, f"{prefix}{name}.") if isinstance(part, Mapping) else {f"{prefix}{name}": part}
-    return found
