@@ -108,6 +108,56 @@ def test_the_rate_study_trains_every_seed_at_every_rate() -> None:
     }
 
 
+def widened(plan: Plan, loss: Callable[[str, float], float | None]) -> dict[str, tuple[float, ...]]:
+    """The rates of every scheme once nothing more is to be added, the runs ending at `loss`(scheme, rate)."""
+    for _ in range(10):
+        runs = plan.first().runs
+        wider = plan.wider({r.key: ended(loss(r.config.model.scheme, r.config.lr)) for r in runs})
+        if wider == plan:
+            return {cell.scheme: cell.lrs for cell in plan.cells}
+        plan = wider
+    raise AssertionError("rates were added without end")
+
+
+def test_a_best_rate_at_the_edge_is_followed_until_it_lies_between_two_others() -> None:
+    def distance(scheme: str, lr: float) -> float | None:
+        wanted = {"prenorm": 0.2, "lns": 0.8, "perinorm": 0.025, "keel": 100.0, "layerrope": 0.0}[scheme]
+        return None if scheme == "layerrope" and lr > 0.06 else abs(math.log((lr + 1e-9) / (wanted + 1e-9)))
+
+    schemes = ("prenorm", "lns", "perinorm", "keel", "layerrope")
+    ask = Ask(scale="tiny", schemes=schemes, lrs=(0.1, 0.2, 0.4), seeds=(0, 1), bracket=3)
+    assert widened(plan_study("competitors", ask), distance) == {
+        "prenorm": (0.1, 0.2, 0.4),
+        "lns": (0.1, 0.2, 0.4, 0.8, 1.6),
+        "perinorm": (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4),
+        "keel": (0.1, 0.2, 0.4, 0.8, 1.6, 3.2),  # three and no more
+        "layerrope": (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4),  # down to where it does not diverge, and on
+    }
+    alone = plan_study("competitors", dataclasses.replace(ask, lrs=(0.1,)))
+    assert widened(alone, distance) == dict.fromkeys(schemes, (0.1,))
+    none = plan_study("competitors", dataclasses.replace(ask, bracket=0))
+    assert widened(none, distance) == dict.fromkeys(schemes, (0.1, 0.2, 0.4))
+    with pytest.raises(InputError, match="--bracket"):
+        Ask(bracket=-1)
+
+
+def test_the_rate_study_keeps_one_grid_for_all_schemes() -> None:
+    plan = plan_study("lr", Ask(scale="tiny", schemes=("prenorm", "lns"), lrs=(0.1, 0.2), seeds=(0, 1), bracket=2))
+    best = {"prenorm": 0.1, "lns": 0.4}
+    found = widened(plan, lambda scheme, lr: abs(math.log(lr / best[scheme])))
+    assert found["prenorm"] == found["lns"] == (0.05, 0.1, 0.2, 0.4)
+
+
+def test_rates_are_added_to_no_cell_whose_runs_are_not_all_ended() -> None:
+    plan = plan_study("competitors", Ask(scale="tiny", schemes=("prenorm",), lrs=(0.1, 0.2), bracket=2))
+    low, high = plan.first().runs
+    assert plan.wider({low.key: ended(1.0), high.key: Outcome("interrupted")}) == plan
+    crashed = Outcome("failed", error="x", attempts=2)
+    assert plan.wider({low.key: crashed, high.key: crashed}) == plan
+    (cell,) = plan.wider({low.key: ended(1.0), high.key: crashed}).cells
+    assert cell.lrs == (0.05, 0.1, 0.2)
+
+
 def test_a_ladder_has_equal_tokens_per_parameter_and_the_paper_s_flops() -> None:
     plan = plan_study("ladder", Ask(scale="paper", sizes=("60m", "1b"), schemes=("prenorm",), lrs=(2e-3,), seeds=(0,)))
     found = costs(plan.whole().runs, "h100", 0.4)

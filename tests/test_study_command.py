@@ -67,6 +67,20 @@ def test_the_same_command_trains_nothing_again(made: Path, capsys: pytest.Captur
     assert len(labels) == len(set(labels)) == 16
 
 
+def test_a_rate_beyond_the_edge_is_trained_before_the_other_seeds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["--scale", "tiny", "--schemes", "prenorm", "--jobs", "0", "--lrs", "0.0001", "0.0002", "--seeds", "0", "1"]
+    with threads(1):
+        assert cli.main(["study", "competitors", *small, "--bracket", "2", "--out", str(tmp_path / "s")]) == 0
+    rows = list(csv.DictReader((tmp_path / "s" / "runs.csv").open()))
+    assert [(row["lr"], row["seed"]) for row in rows][:-1] == [
+        (lr, "0") for lr in ("0.0001", "0.0002", "0.0004", "0.0008")
+    ]
+    assert rows[-1]["seed"] == "1"
+    assert capsys.readouterr().err.count("beyond the edge") == 2
+
+
 def test_the_report_is_drawn_again_from_the_runs(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = strictly((made / "result.json").read_text())
     (made / "result.json").unlink()

@@ -20,7 +20,7 @@ from layerrope.errors import InputError
 from layerrope.launch import Job, Outcome, available_cores
 from layerrope.machine import check_machine
 from layerrope.session import Report
-from layerrope.studies.cost import Cost, cost_document, cost_rows, costs
+from layerrope.studies.cost import cost_document, cost_rows, costs
 from layerrope.studies.plan import Ask, Plan
 from layerrope.studies.reading import Found
 from layerrope.studies.recipes import plan_study
@@ -65,7 +65,7 @@ class Command(Launching, Ask, _Name):
         ask = Ask(**{f.name: getattr(self, f.name) for f in fields(Ask)})
         plan = plan_study(self.name, ask)
         if self.dry_run:
-            self._show_costs(costs(plan.whole().runs, self.gpu, self.utilisation))
+            self._show_costs(plan)
             return 0
         self._check(plan)
         plan = self._with_text(plan, ask)
@@ -81,12 +81,16 @@ class Command(Launching, Ask, _Name):
         return replace(plan, facts={"command": command, "text": data.summary()})
 
     def _train(self, plan: Plan, folder: Path) -> Study:
-        """Sweep every cell, then train the other seeds at each one's best rate."""
+        """Sweep every cell, wider where its best rate is at an edge, then train the other seeds at each one's best."""
         first = plan.first()
         left = len(plan.whole().runs) - len(first.runs)
         then = f", then up to {left} more on other seeds at the best rates" if left else ""
         terminal.note(f"{plan.name}: {len(first.runs)} runs{then}; in {folder}")
         outcomes = self._run(first, folder, ())
+        while (wider := plan.wider(outcomes)) != plan:
+            plan, before = wider, len(outcomes)
+            terminal.note(f"{len(plan.first().runs) - before} more at rates beyond the edge where a best one lay")
+            outcomes = self._run(plan.first(), folder, tuple(outcomes))
         second = plan.then(outcomes)
         if len(second.runs) > len(first.runs):
             self._run(second, folder, tuple(outcomes))
@@ -122,12 +126,15 @@ class Command(Launching, Ask, _Name):
         cores = available_cores() if self.device == "cpu" else self.threads
         return max(1, min(cores // self.threads, runs))
 
-    def _show_costs(self, found: list[Cost]) -> None:
+    def _show_costs(self, plan: Plan) -> None:
+        found = costs(plan.whole().runs, self.gpu, self.utilisation)
         if self.json:
             terminal.emit_json(cost_document(found, self.gpu, self.utilisation))
             return
+        swept = any(len(cell.lrs) > 1 for cell in plan.cells)
+        more = f"; up to {plan.bracket} rates more for a scheme whose best one is at the edge" if swept else ""
         caption = f"{self.name}: hours are on one {self.gpu} at {self.utilisation:.0%} of its peak"
-        _console().print(table(cost_rows(found), caption))
+        _console().print(table(cost_rows(found), caption + (more if plan.bracket else "")))
 
 
 def report_study(found: Found, json: bool) -> int:

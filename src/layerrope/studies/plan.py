@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from layerrope.compare import best_rate, trials_of
+from layerrope.compare import Trial, best_rate, trials_of
 from layerrope.errors import InputError
 from layerrope.kinds import Shape
 from layerrope.launch import Outcome
 from layerrope.recipe import TrainConfig
 from layerrope.scheme_table import scheme
-from layerrope.study import Study
+from layerrope.study import Run, Study
 
 RUN_AXES = ("scheme", "lr", "seed")
 """Labels that tell runs of one setting apart; every other label is the setting."""
@@ -31,6 +31,9 @@ class Ask:
     """names of sizes, depths, contexts or optimiser recipes: the values of the study's axis"""
     lrs: tuple[float, ...] = ()
     """peak learning rates to try for every scheme in every setting"""
+    bracket: int | None = None
+    """where the best of several rates is the lowest or the highest tried: rates to add beyond it, each a grid step
+    further, until it lies between two others; 0: none; none: the scale's own"""
     seeds: tuple[int, ...] = ()
     """the first one is swept over the rates, the others are trained at the best rate"""
     budgets: tuple[str, ...] = ()
@@ -55,6 +58,8 @@ class Ask:
             raise InputError("seeds are whole numbers from 0")
         if any(not lr > 0 for lr in self.lrs):
             raise InputError(f"a learning rate must be positive: got {min(self.lrs):g}")
+        if self.bracket is not None and self.bracket < 0:
+            raise InputError(f"--bracket is a number of rates from 0: got {self.bracket}")
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,12 @@ class Cell:
     fields: Mapping[str, Any]
     """what differs from the study's base config, without scheme, rate and seed"""
     lrs: tuple[float, ...]
+    added: int = 0
+    """rates among them that came in beyond the edge of those first asked for"""
+
+    @property
+    def name(self) -> tuple[tuple[str, Any], ...]:
+        return cell_name({**self.setting, "scheme": self.scheme})
 
 
 @dataclass(frozen=True)
@@ -79,13 +90,33 @@ class Plan:
     cells: tuple[Cell, ...]
     seeds: tuple[int, ...]
     full: bool = False
-    """every seed at every rate, not at the best one only"""
+    """every seed at every rate, not at the best one only, and every cell at the same rates"""
+    bracket: int = 0
+    """rates that `wider` may add to a cell"""
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def first(self) -> Study:
         """Every cell at every rate, on the first seed (on every seed where the plan is full)."""
         seeds = self.seeds if self.full else self.seeds[:1]
         return self._study([(cell, lr, seed) for seed in seeds for cell in self.cells for lr in cell.lrs])
+
+    def wider(self, outcomes: Mapping[str, Outcome]) -> Plan:
+        """The plan with a rate more for every cell whose best one, by `outcomes`, is the lowest or highest tried.
+
+        A rate at which a run diverged counts as tried. A cell of one rate was not swept and gets none, and neither
+        does one with runs still to end, or `bracket` rates added already. In a full plan all cells get what one needs.
+        The plan itself is returned where nothing is to be added.
+        """
+        runs: dict[tuple[tuple[str, Any], ...], list[Run]] = {}
+        for run in self.first().runs:
+            runs.setdefault(cell_name(run.labels), []).append(run)
+        beyond = [
+            _beyond(cell, trials_of(runs[cell.name], outcomes)) if cell.added < self.bracket else None
+            for cell in self.cells
+        ]
+        if self.full:
+            beyond = [next((lr for lr in beyond if lr is not None), None)] * len(beyond)
+        return dataclasses.replace(self, cells=tuple(map(_with_rate, self.cells, beyond)))
 
     def then(self, outcomes: Mapping[str, Outcome]) -> Study:
         """What `first` has and, now that its outcomes are known, the other seeds at each cell's best rate.
@@ -98,8 +129,7 @@ class Plan:
         runs = {(cell_name(run.labels), run.config.lr): run for run in first.runs}
         more: list[tuple[Cell, float, int]] = []
         for cell in self.cells:
-            name = cell_name({**cell.setting, "scheme": cell.scheme})
-            best = best_rate(trials_of([runs[name, lr] for lr in cell.lrs], outcomes))
+            best = best_rate(trials_of([runs[cell.name, lr] for lr in cell.lrs], outcomes))
             more += [(cell, best, seed) for seed in self.seeds[1:] if best is not None]
         added = self._study(more)
         labels, points = (*first.labels, *added.labels), (*first.points, *added.points)
@@ -123,6 +153,25 @@ class Plan:
     def axes(self) -> list[str]:
         """Names of the settings' values."""
         return list(dict.fromkeys(name for cell in self.cells for name in cell.setting))
+
+
+def _beyond(cell: Cell, trials: Sequence[Trial]) -> float | None:
+    """The next rate past the edge at which the cell's best one lies; None: it is bracketed, or cannot be told."""
+    lowest, highest = cell.lrs[:2], cell.lrs[-2:]
+    best = best_rate(trials)
+    if len(cell.lrs) < 2 or not all(trial.outcome.final for trial in trials):
+        return None
+    if best is None:
+        diverged = any(trial.outcome.status == "diverged" for trial in trials)
+        best = lowest[0] if diverged else None
+    steps = {lowest[0]: lowest[0] / lowest[1], highest[1]: highest[1] / highest[0]}
+    return float(f"{best * steps[best]:.6g}") if best in steps else None
+
+
+def _with_rate(cell: Cell, lr: float | None) -> Cell:
+    if lr is None:
+        return cell
+    return dataclasses.replace(cell, lrs=tuple(sorted({*cell.lrs, lr})), added=cell.added + 1)
 
 
 def cell_name(labels: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:

@@ -232,7 +232,10 @@ def _plan(
             )  # refuses what does not fit, before anything is trained
             cells.append(Cell(scheme, setting.labels, fields, tuple(sorted(set(ask.lrs or scale.lrs)))))
     question = next(line for line in (RECIPES[name].__doc__ or "").splitlines() if line)
-    return Plan(name, question, base, tuple(cells), tuple(dict.fromkeys(ask.seeds or scale.seeds)))
+    seeds = tuple(dict.fromkeys(ask.seeds or scale.seeds))
+    return Plan(
+        name, question, base, tuple(cells), seeds, bracket=scale.bracket if ask.bracket is None else ask.bracket
+    )
 
 
 def _with_axes(ask: Ask, scale: Scale, settings: list[Setting]) -> list[Setting]:

@@ -33,6 +33,8 @@ class Scale:
     short: str
     """the shorter budget of the ablation"""
     lrs: tuple[float, ...]
+    bracket: int
+    """rates to add where a best one is at the edge"""
     seeds: tuple[int, ...]
     batch_size: int
     data: str
@@ -68,6 +70,7 @@ SCALES: dict[str, Scale] = {
         budget="6",
         short="4",
         lrs=(3e-3, 1e-2),
+        bracket=0,
         seeds=(0,),
         batch_size=2,
         data="embedded",
@@ -87,6 +90,7 @@ SCALES: dict[str, Scale] = {
         budget="20x",
         short="5x",
         lrs=GRID,
+        bracket=2,
         seeds=(0, 1, 2),
         batch_size=16,
         data="embedded",
@@ -106,6 +110,7 @@ SCALES: dict[str, Scale] = {
         budget="80x",
         short="20x",
         lrs=PAPER_LRS,
+        bracket=2,
         seeds=(0, 1, 2),
         batch_size=512,
         data="hf:allenai/c4:en",
