@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from layerrope.compare import REFERENCE, Row, Table, Trial
-from layerrope.intervals import Interval
+from layerrope.intervals import Interval, by_luck
 from layerrope.rates import Sweep
 from layerrope.recipe import TrainConfig
 
@@ -72,8 +72,7 @@ def _against_reference(table: Table) -> Iterator[str]:
     if same:
         yield f"Not told apart from {table.reference} by these seeds: {_listed(same)}."
     if len(several) > 1:
-        chance = min(1.0, 0.05 * len(several))
-        yield f"{len(several)} intervals at 95%: luck alone takes one or more off zero in up to {chance:.0%} of tries."
+        yield by_luck(len(several))
 
 
 def _listed(group: Sequence[tuple[Row, Interval]]) -> str:

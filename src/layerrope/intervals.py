@@ -49,3 +49,13 @@ def t_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     sd = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1))
     half = float(t.ppf(0.5 + level / 2, n - 1)) * sd / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, n, sd)
+
+
+def by_luck(tests: int) -> str:
+    """A sentence on many intervals at once: the chance that one or more of them leaves out a true zero.
+
+    At most 5% for each, whether they depend on each other or not   (Boole's inequality). Differences to one reference
+    share its runs, so 1 - 0.95^n, which is for independent tests, would not hold.
+    """
+    chance = min(1.0, 0.05 * tests)
+    return f"{tests} intervals at 95%: luck alone takes one or more off zero in up to {chance:.0%} of tries."

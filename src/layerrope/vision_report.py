@@ -10,7 +10,7 @@ from typing import Any
 from layerrope.charts import save_png, scheme_colours
 from layerrope.compare_charts import Figure
 from layerrope.files import csv_text, write_atomic, write_json
-from layerrope.intervals import Interval
+from layerrope.intervals import Interval, by_luck
 from layerrope.kinds import VisionTrainConfig
 from layerrope.recipe import to_json
 from layerrope.vision import VisionRow, VisionRun, VisionTable
@@ -88,9 +88,7 @@ def findings(table: VisionTable) -> list[str]:
         said.append(f"Best at the edge of the rates tried, so not bracketed: {', '.join(edges)}.")
     tests = sum(row.gain is not None and row.gain.low is not None for row in rows)
     if tests > 1:
-        said.append(
-            f"{tests} intervals at 95%: luck alone takes one or more off zero in up to {1 - 0.95**tests:.0%} of tries."
-        )
+        said.append(by_luck(tests))
     return said
 
 
