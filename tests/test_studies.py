@@ -279,6 +279,25 @@ def test_a_ladder_s_savings_are_those_of_its_losses(tmp_path: Path) -> None:
     assert "scaling" in {figure.name for figure in said.figures}
 
 
+def test_the_best_rate_of_every_depth_is_given_with_edges_and_lost_runs(tmp_path: Path) -> None:
+    """SCL-3: a rate that is best at one depth is taken to another only by who has seen how far it moves."""
+    ask = Ask(scale="tiny", sizes=("2", "3", "4"), schemes=("prenorm", "lns"), lrs=(0.1, 0.2, 0.4, 0.8), seeds=(0,))
+    best = {2: 0.4, 3: 0.2, 4: 0.1}
+
+    def loss(run: Run) -> float | None:
+        depth, lr = run.config.model.n_layer, run.config.lr
+        if run.config.model.scheme == "lns":
+            return abs(math.log(lr / 0.4))
+        return None if depth == 4 and lr > 0.3 else abs(math.log(lr / best[depth]))
+
+    found = on_disk(plan_study("depth", ask), tmp_path, loss)
+    assert "prenorm: the best learning rate moves by 4x over depths or more, for not every one is" in words(found)
+    assert "lns: the best learning rate moves by 1x over depths." in words(found)
+    (rows,) = [rows for title, rows in findings_of(found).tables if title.startswith("Best learning rate by layers")]
+    assert rows[0] == {"scheme": "prenorm", "2": "0.4", "3": "0.2", "4": "0.1*, 2 lost"}
+    assert "Diverged: 2 runs: prenorm at 0.4 (seed 0), prenorm at 0.8 (seed 0)" in words(found)
+
+
 def test_depth_gives_a_verdict_a_scheme_and_names_what_was_lost(tmp_path: Path) -> None:
     ask = Ask(scale="tiny", sizes=("2", "4", "8"), schemes=("prenorm", "postnorm"))
     found = on_disk(

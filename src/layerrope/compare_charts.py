@@ -17,6 +17,8 @@ from layerrope.run_folder import read_metrics
 if TYPE_CHECKING:
     import altair as alt
 
+NAME_WIDTH = 380
+"""Pixels for a scheme's name beside its row: the longest of the ablation's fit."""
 SITE_NAMES = {
     "attn_read": "attention reads",
     "attn_write": "attention writes",
@@ -146,7 +148,7 @@ def final_losses(table: Table) -> Figure | None:
     columns = {"scheme": pl.Utf8, "seed": pl.Utf8, "loss": pl.Float64, "mean": pl.Float64, "note": pl.Utf8}
     frame = _frame(rows, columns)
     names = [row.scheme for row in table.ranked]
-    y = alt.Y("scheme:N", sort=names, title=None, axis=alt.Axis(titleX=0))
+    y = alt.Y("scheme:N", sort=names, title=None, axis=alt.Axis(titleX=0, labelLimit=NAME_WIDTH))
     colour = alt.Color("scheme:N", scale=scheme_colours(names), legend=None)
     x = alt.X(
         "loss:Q",

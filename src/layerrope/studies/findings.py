@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from layerrope.charts import scheme_channels
-from layerrope.compare import paired
+from layerrope.compare import Row, paired
 from layerrope.compare_charts import Figure, final_losses, rate_curves, rate_rows
 from layerrope.errors import InputError
 from layerrope.findings import signed
@@ -134,7 +134,44 @@ def _depth(found: Found, said: Said) -> None:
         f"Stable: every depth has a finished run, and none is worse than the best shallower one by {TOLERANCE} nats."
         " Deeper models are larger here, so a falling loss alone is no praise of depth; the study aspect asks that."
     )
+    said.sentences += _rates_move(found)
+    rows = _rates_by_depth(found)
+    if rows:
+        said.tables.append(("Best learning rate by layers; * at the edge of those tried, so not bracketed", rows))
     said.figures += by_setting(found, "layers", "layers")
+
+
+def _rates_by_depth(found: Found) -> list[dict[str, Any]]:
+    """Each scheme's best rate at every depth, with the lost runs; none where nothing was swept."""
+    if not any(row.bracketed is not None for group in found.groups for row in group.table.rows):
+        return []
+    names = dict.fromkeys(row.scheme for group in found.groups for row in group.table.rows)
+    return [
+        {
+            "scheme": name,
+            **{str(g.setting["layers"]): _rate(r) for g in found.groups for r in g.table.rows if r.scheme == name},
+        }
+        for name in names
+    ]
+
+
+def _rate(row: Row) -> str:
+    best = "none ended" if row.lr is None else f"{row.lr:g}{'*' if row.bracketed is False else ''}"
+    return best + (f", {len(row.lost)} lost" if row.lost else "")
+
+
+def _rates_move(found: Found) -> list[str]:
+    """How far the best rate moves over depths: what a rate carried from a shallow model to a deep one must expect."""
+    said: list[str] = []
+    for name in dict.fromkeys(row.scheme for group in found.groups for row in group.table.rows):
+        rows = [r for g in found.groups for r in g.table.rows if r.scheme == name and r.bracketed is not None]
+        rates = [row.lr for row in rows if row.lr is not None]
+        if len(rates) > 1:
+            open_end = "" if all(row.bracketed for row in rows) else " or more, for not every one is bracketed"
+            said.append(
+                f"{name}: the best learning rate moves by {max(rates) / min(rates):.3g}x over depths{open_end}."
+            )
+    return said
 
 
 def _verdicts(found: Found) -> list[Any]:
