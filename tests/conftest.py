@@ -11,6 +11,18 @@ settings.register_profile("shared-machine", deadline=None)
 settings.load_profile("shared-machine")
 
 
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder and home, with a text to train on."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").mkdir()
+    for name in "abcdefgh":
+        line = f"document {name} says {name * 5} and then something else entirely.\n"
+        (tmp_path / "text" / f"{name}.txt").write_text(line * 40)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def lab_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with three short runs, of which one has a hostile name."""

@@ -132,6 +132,12 @@ def command(words: Sequence[str]) -> int:
     return main(list(words))
 
 
+def moved(folder: Path, words: Sequence[str]) -> int:
+    """The same in another working folder."""
+    os.chdir(folder)
+    return command(words)
+
+
 def session(config: TrainConfig, ranks: Ranks, parallel: str = "auto") -> Session:
     data, folder = SharedToy(config.data), RunFolder(Path("nowhere"))
     return Session(config, folder, torch.device("cpu"), data, None, (), ranks, parallel)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rank_group import HUNG, Ended, Group, SharedToy, command, fated, rank_config, starved, together
+from rank_group import HUNG, Ended, Group, SharedToy, command, fated, moved, rank_config, starved, together
 from safetensors.torch import load_file, save_file
 from toy_run import curve, run, until
 
@@ -27,14 +27,7 @@ from layerrope.train import train
 torch.set_num_threads(1)
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty working folder and home, with a text to train on."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "text").mkdir()
-    for name in "abcdefgh":
-        (tmp_path / "text" / f"{name}.txt").write_text(f"document {name} says {name * 5} and something else.\n" * 40)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def words(*more: str) -> list[str]:
@@ -83,6 +76,17 @@ def test_ranks_that_were_started_differently_are_refused(tmp_path: Path, theirs:
         said = complaint(Group(tmp_path / "ranks", command, [[words()], [theirs]]).wait())
     assert re.search(message, said), said
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_ranks_with_other_texts_are_refused(tmp_path: Path) -> None:
+    """Of one name and vocabulary, as copies on the disks of two machines have them."""
+    for name, text in (("here", "one text\n"), ("there", "another\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text.txt").write_text(text * 400)
+    wanted = words("--data", "text.txt", "--out", str(tmp_path / "run"))
+    said = complaint(Group(tmp_path / "ranks", moved, [[tmp_path / name, wanted] for name in ("here", "there")]).wait())
+    assert re.search(r"the ranks disagree on the data \(source_sha256 is \w+ on rank 0, .* the same text", said), said
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

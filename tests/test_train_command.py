@@ -25,16 +25,7 @@ torch.set_num_threads(1)
 SMALL = ["--tier", "micro-100k", "--n-layer", "2", "--seq-len", "32", "--batch-size", "4", "--threads", "1"]
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder and home, with a text to train on."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "text").mkdir()
-    for name in "abcdefgh":
-        line = f"document {name} says {name * 5} and then something else entirely.\n"
-        (tmp_path / "text" / f"{name}.txt").write_text(line * 40)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def command(*words: str, data: str = "text") -> list[str]:

@@ -110,8 +110,15 @@ def write_json(path: str | os.PathLike[str], value: Any) -> Path:
     return write_atomic(path, dumps(value) + "\n")
 
 
+def regular(path: str | os.PathLike[str]) -> None:
+    """Raise InputError for something else than a file: a read from a pipe would wait for a writer for ever."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise InputError(f"{path} is no regular file: put the file itself there")
+
+
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """The JSON document at `path`. Raises InputError when it is missing or not JSON."""
+    """The JSON document at `path`. Raises InputError when it is missing, no file, or not JSON."""
+    regular(path)
     try:
         return json.loads(Path(path).read_bytes())
     except FileNotFoundError as error:

@@ -110,14 +110,13 @@ class Ranks:
             everyone = len(failed) == self.world and len(set(said)) == 1
             raise InputError(words if everyone else f"rank {failed[0]}: {words}") from failure
 
-    def check_same(self, what: str, value: Mapping[str, Any]) -> None:
+    def check_same(self, what: str, value: Mapping[str, Any], remedy: str) -> None:
         """Raise InputError on every rank unless all of them have an equal `value`; names the first field."""
         first, *others = self.gather(value)
         for rank, found in enumerate(others, 1):
             for name, theirs, ours in differences(found, first, free=frozenset()):
                 raise InputError(
-                    f"the ranks disagree on the {what} ({name} is {ours} on rank 0, "
-                    f"{theirs} on rank {rank}): start every rank with the same command"
+                    f"the ranks disagree on the {what} ({name} is {ours} on rank 0, {theirs} on rank {rank}): {remedy}"
                 )
 
     # ------------------------------------------------------------------------------------------------------- the end

@@ -77,6 +77,7 @@ def train(
     with ranks.together():
         data = load(config) if data is None else data
         check_fits(config, data)
+    ranks.check_same("data", data.summary(), "give every rank the same text")
     with _held(ranks, folder, resume), machine.threads(threads), torch.random.fork_rng(_cuda(where)):
         chosen = _default_probes() if probes is None else probes
         session = Session(config, folder, where, data, _heard(ranks, progress), chosen, ranks, parallel)
@@ -88,8 +89,10 @@ def train(
 
 def _agree(ranks: Ranks, config: TrainConfig, parallel: str, run_dir: str, where: torch.device) -> None:
     """Raise InputError on every rank unless all of them were started for the same run."""
-    ranks.check_same("config", to_json(config) | {"parallel": parallel, "run_dir": run_dir, "device": where.type})
-    ranks.check_same("software", {name: versions()[name] for name in ("layerrope", "torch")})
+    settings = to_json(config) | {"parallel": parallel, "run_dir": run_dir, "device": where.type}
+    ranks.check_same("config", settings, "start every rank with the same command")
+    software = {name: versions()[name] for name in ("layerrope", "torch")}
+    ranks.check_same("software", software, "install the same on every machine")
 
 
 def _finished(ranks: Ranks, folder: RunFolder, config: TrainConfig) -> Result | None:
