@@ -17,7 +17,7 @@ import os
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import tyro
@@ -87,22 +87,38 @@ class Run:
     """largest norm of the gradient; none: no clipping"""
     seed: int = 0
     """of the weights and of the order of the data"""
-    weights: str = "olmo"
+    weights: Literal["olmo", "layerrope"] = "olmo"
     """starting weights: olmo (OLMo-core's draws), or layerrope (those of LM(config, seed), for equal starts)"""
-    dp: str = "fsdp"
-    """fsdp, hsdp, ddp, or none"""
+    dp: Literal["fsdp", "hsdp", "ddp", "none"] = "fsdp"
+    """data parallelism"""
     tp: int = 1
     """degree of tensor parallelism"""
-    checkpointing: str | None = None
-    """activation checkpointing: full, selected_ops; none: off"""
+    checkpointing: Literal["full", "selected_ops"] | None = None
+    """activation checkpointing; none: off"""
     compile: bool = False
     """compile every block (OLMo-core compiles on GPUs only)"""
-    precision: str = "fp32"
-    """fp32 or bf16 (FSDP keeps fp32 weights and computes in bf16; gains compute in fp32)"""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16: FSDP keeps fp32 weights and computes in bf16; gains compute in fp32"""
     save_every: int = 1000
     """updates between checkpoints"""
     threads: int | None = None
     """of the CPU, per process"""
+
+
+def sequences_per_device(run: Run) -> int:
+    """Of each update. Raises InputError for numbers that do not fit the devices."""
+    for name in ("steps", "batch_size", "tp", "save_every"):
+        if getattr(run, name) < 1:
+            raise InputError(f"{name} must be at least 1: got {getattr(run, name)}")
+    replicas, rest = divmod(int(os.environ["WORLD_SIZE"]), run.tp)
+    if rest:
+        raise InputError(f"tp {run.tp} does not divide the {os.environ['WORLD_SIZE']} devices: set it to a divisor")
+    share, rest = divmod(run.batch_size, replicas)
+    if rest:
+        raise InputError(f"batch_size {run.batch_size} cannot be shared by {replicas} devices: set it to a multiple")
+    if run.micro_batch is not None and (run.micro_batch < 1 or share % run.micro_batch):
+        raise InputError(f"micro_batch {run.micro_batch} does not divide the {share} sequences of a device")
+    return share
 
 
 class MetricsFile(Callback):
@@ -129,14 +145,12 @@ def model_config(run: Run, text: Prepared) -> ModelConfig:
 
 def train_module(run: Run, config: ModelConfig, overrides: list[Any]) -> TransformerTrainModuleConfig:
     """Optimiser and parallelism."""
-    world = int(os.environ["WORLD_SIZE"])
-    share = run.batch_size * run.tp // world
     dp = None
     if run.dp != "none":
         dp = TransformerDataParallelConfig(name=DataParallelType(run.dp), param_dtype=DTYPES[run.precision])
     mode = run.checkpointing and TransformerActivationCheckpointingMode(run.checkpointing)
     return TransformerTrainModuleConfig(
-        rank_microbatch_size=(run.micro_batch or share) * config.seq_len,
+        rank_microbatch_size=(run.micro_batch or sequences_per_device(run)) * config.seq_len,
         max_sequence_length=config.seq_len,
         optim=AdamWConfig(lr=run.lr, weight_decay=run.weight_decay, group_overrides=overrides),
         scheduler=CosWithWarmup(warmup=round(run.warmup * run.steps), alpha_f=run.min_lr),
@@ -170,6 +184,7 @@ def record(run: Run, model: DepthTransformerConfig, module: TransformerTrainModu
 
 def trainer_for(run: Run) -> Any:
     """The trainer of this run, its model sharded and started."""
+    sequences_per_device(run)
     text = prepare(DataConfig(source=run.source, tokenizer=run.tokenizer), None)
     config = model_config(run, text)
     ours = olmo_config(config)
@@ -218,4 +233,5 @@ if __name__ == "__main__":
     try:
         main()
     except InputError as error:
-        raise SystemExit(f"error: {error}") from None
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

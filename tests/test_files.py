@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from layerrope.errors import InputError
-from layerrope.files import write_atomic
+from layerrope.files import read_json, write_atomic
 from layerrope.terminal import note
 
 
@@ -58,6 +58,8 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     for name in ("loop", "folder", "linked", "fifo"):
         with pytest.raises(InputError, match="no regular file"):
             write_atomic(tmp_path / name, "x")
+        with pytest.raises(InputError, match="no regular file" if name != "loop" else "not readable"):
+            read_json(tmp_path / name)
     with pytest.raises(InputError, match="cannot be the name"):
         write_atomic(f"{tmp_path}/a\0b", "x")
 

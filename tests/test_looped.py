@@ -262,7 +262,13 @@ def test_schemes_that_cannot_be_looped_are_refused(scheme: str) -> None:
 
 @pytest.mark.parametrize(
     ("change", "says"),
-    [({"core": 0}, "core"), ({"loops": 0}, "loops"), ({"prelude": -1}, "prelude"), ({"n_head": 3}, "head width")],
+    [
+        ({"core": 0}, "core"),
+        ({"coda": 10**9}, "n_layer must be at most"),
+        ({"loops": 0}, "loops"),
+        ({"prelude": -1}, "prelude"),
+        ({"n_head": 3}, "head width"),
+    ],
 )
 def test_shapes_that_do_not_fit_are_refused(change: dict[str, int], says: str) -> None:
     with pytest.raises(InputError, match=says):

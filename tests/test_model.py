@@ -195,6 +195,7 @@ class TestConfig:
             ({"norm": "rms"}, "did you mean rmsnorm"),
             ({"position": "rotery"}, "did you mean rotary"),
             ({"n_layer": 0}, "n_layer must be at least 1"),
+            ({"n_layer": 10**9}, "n_layer must be at most 10000"),
             ({"eps": float("nan")}, "eps must be positive"),
         ],
     )

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from layerrope.errors import InputError, one_of
+
+MOST_LAYERS = 10_000
+"""Models are built layer by layer: beyond, a damaged file or a slip of the finger would fill the memory."""
+
+
+def check_counts(config: Any, *names: str) -> None:
+    """Raise InputError for one of these numbers below 1, or for more layers than `MOST_LAYERS`."""
+    for name in names:
+        if getattr(config, name) < 1:
+            raise InputError(f"{name} must be at least 1: got {getattr(config, name)}")
+    if config.n_layer > MOST_LAYERS:
+        raise InputError(f"n_layer must be at most {MOST_LAYERS}: got {config.n_layer}")
 
 
 @dataclass(frozen=True)
@@ -48,9 +61,7 @@ class ModelConfig:
     """standard deviation of the token embedding at the start"""
 
     def __post_init__(self) -> None:
-        for name in ("n_layer", "n_head", "d_model", "d_ff", "vocab_size", "seq_len"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1: got {getattr(self, name)}")
+        check_counts(self, "n_layer", "n_head", "d_model", "d_ff", "vocab_size", "seq_len")
         if self.d_model % self.n_head:
             raise InputError(f"d_model {self.d_model} is not divisible by n_head {self.n_head}: change one of them")
         if self.n_kv_head is not None and (self.n_kv_head < 1 or self.n_head % self.n_kv_head):

@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from layerrope.config import check_counts
 from layerrope.errors import InputError, one_of
 from layerrope.loop_parts import Injection, LoopLayer
 from layerrope.model import IGNORED
@@ -76,9 +77,7 @@ class LoopedConfig:
     """says in a run's record that this is a looped model"""
 
     def __post_init__(self) -> None:
-        for name in ("core", "loops", "n_head", "d_model", "d_ff", "vocab_size", "seq_len"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1: got {getattr(self, name)}")
+        check_counts(self, "core", "loops", "n_head", "d_model", "d_ff", "vocab_size", "seq_len")
         if min(self.prelude, self.coda) < 0:
             raise InputError(f"prelude and coda are numbers of layers: got {self.prelude} and {self.coda}")
         if self.loops > MOST_LOOPS:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerrope.axes import Scheme
+from layerrope.config import check_counts
 from layerrope.errors import InputError, one_of
 from layerrope.model import IGNORED
 from layerrope.norms import NORMS, Gate, no_autocast, upcast
@@ -66,9 +67,7 @@ class ViTConfig:
     """says in a run's record that this is a vision model"""
 
     def __post_init__(self) -> None:
-        for name in ("image_size", "patch_size", "channels", "n_class", "n_layer", "n_head", "d_model", "d_ff"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1: got {getattr(self, name)}")
+        check_counts(self, "image_size", "patch_size", "channels", "n_class", "n_layer", "n_head", "d_model", "d_ff")
         if self.image_size % self.patch_size:
             raise InputError(f"patches of {self.patch_size} pixels do not divide images of {self.image_size}")
         if self.d_model % self.n_head:

@@ -58,6 +58,23 @@ def test_it_is_exported_with_a_proof(kind: str, tmp_path: Path) -> None:
     torch.testing.assert_close(load_lm(tmp_path / kind).model(IDS), load_lm(STEP).model(IDS), rtol=1e-4, atol=1e-5)
 
 
+def test_every_command_that_reads_a_model_reads_it_as_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Converted, it gives the very numbers that the checkpoint gives; `inspect` wants it converted."""
+    own, text = str(tmp_path / "own"), str(tmp_path / "text.txt")
+    (tmp_path / "text.txt").write_text("abcdefgh" * 40)
+    assert cli.main(["export", str(STEP), "--to", own, "--as", "layerrope", "--reader", "plain"]) == 0
+    model, mine = load_lm(STEP).model, load_lm(own).model
+    assert model.config == mine.config
+    assert all(torch.equal(t, mine.state_dict()[name]) for name, t in model.state_dict().items())
+    assert cli.main(["inspect", str(STEP)]) == 2
+    assert "--as layerrope" in capsys.readouterr().err
+    assert cli.main(["inspect", own, "--json"]) == 0
+    assert cli.main(["export", own, "--to", str(tmp_path / "llama"), "--reader", "plain"]) == 0
+    capsys.readouterr()
+    assert cli.main(["eval", own, "--numerics", "--text", text, "--tokens", "64", "--json"]) == 2
+    assert "tokenizer" in capsys.readouterr().err  # the checkpoint does not name one
+
+
 def test_the_tokenizer_is_the_one_that_config_names(step: Path) -> None:
     assert "does not say which tokenizer" in load_lm(step).why_no_tokenizer
     told = json.loads((step / "config.json").read_text())
@@ -158,6 +175,21 @@ def test_a_shard_that_is_cut_short_is_named(step: Path) -> None:
     refused(step, "cut short|cannot be read")
 
 
+@pytest.mark.parametrize("name", ["config.json", "model_and_optim/.metadata", "model_and_optim/__0_1.distcp"])
+def test_a_pipe_is_no_file(step: Path, name: str) -> None:
+    (step / name).unlink()
+    os.mkfifo(step / name)
+    refused(step, f"{name} is (no|not a) regular file")
+
+
+@pytest.mark.parametrize("name", [".metadata", "__0_1.distcp"])
+def test_links_that_lead_out_of_the_folder_are_refused(step: Path, tmp_path: Path, name: str) -> None:
+    file = step / "model_and_optim" / name
+    shutil.move(file, tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    refused(step, "a link that leads out")
+
+
 @pytest.mark.parametrize("where", ["../../secret", "/etc/hostname", "a/b"])
 def test_pieces_outside_of_the_folder_are_refused(where: str, tmp_path: Path) -> None:
     dcp.save({"a": torch.zeros(2)}, checkpoint_id=str(tmp_path), no_dist=True)
@@ -217,6 +249,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("block", [], "model.block"),
         ("n_layers", "2", "model.n_layers"),
         ("n_layers", True, "model.n_layers"),
+        ("n_layers", 10**9, "n_layer must be at most"),
         ("block.name", "moe", None),
         ("scheme", "no-such", "no-such"),
         ("scheme", "hc", None),

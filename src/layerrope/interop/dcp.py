@@ -4,7 +4,7 @@ Such a folder has a `.metadata` file, which is a pickle, and `*.distcp` files of
 runs whatever the file says. Here the metadata goes through one that knows the names of `_KNOWN` and builds inert
 records for them, none of which does anything; any other name is refused. Tensors are read one by one at the places
 the metadata gives, by `torch.load` with `weights_only=True`, and must have the shape and dtype that were announced.
-Nothing else in the folder is opened.
+Nothing else in the folder is opened, and nothing outside of it: links that lead out are refused.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from layerrope.errors import InputError, reason
+from layerrope.tensors.places import Folder
 
 METADATA = ".metadata"
 LARGEST_METADATA = 1 << 30
@@ -121,9 +122,9 @@ class DcpFolder:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.folder = path, Folder(path)
         try:
-            whole = _unpickled(path / METADATA)
+            whole = _unpickled(self.folder)
             places = _places(whole.get("storage_data"))
             described = whole.get("state_dict_metadata")
             self.saved = {
@@ -156,15 +157,13 @@ class DcpFolder:
         return made
 
     def _piece(self, name: str, piece: Piece, dtype: torch.dtype) -> Tensor:
-        path = self.path / piece.file
-        try:
-            with open(path, "rb") as file:
-                file.seek(piece.offset)
-                data = file.read(piece.length)
-        except OSError as error:
-            raise InputError(f"cannot read {path}, a shard of the checkpoint ({error.strerror or error})") from error
-        if len(data) != piece.length:
-            raise InputError(f"{path} is cut short: tensor {name} should end at byte {piece.offset + piece.length}")
+        path, blob = self.path / piece.file, self.folder.open(piece.file)
+        if blob is None:
+            raise InputError(f"{path} is missing, a shard of the checkpoint: fetch all of it")
+        end = piece.offset + piece.length
+        if blob.size < end:
+            raise InputError(f"{path} is cut short: tensor {name} should end at byte {end}")
+        data = blob.read(piece.offset, end)
         try:
             tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         except Exception as error:  # of the zip reader, the restricted unpickler, or the storage
@@ -174,14 +173,14 @@ class DcpFolder:
         return tensor
 
 
-def _unpickled(path: Path) -> Record:
+def _unpickled(folder: Folder) -> Record:
+    blob = folder.open(METADATA)
+    if blob is None:
+        raise InputError("there is none")
+    if blob.size > LARGEST_METADATA:
+        raise InputError(f"it has more than {LARGEST_METADATA:,} bytes")
     try:
-        if path.stat().st_size > LARGEST_METADATA:
-            raise InputError(f"it has more than {LARGEST_METADATA:,} bytes")
-        with open(path, "rb") as file:
-            found = _Unpickler(file).load()
-    except OSError as error:
-        raise InputError(f"it cannot be read ({error.strerror or error})") from error
+        found = _Unpickler(io.BytesIO(blob.read(0, blob.size))).load()
     except InputError:
         raise
     except Exception as error:  # an unpickler raises nearly anything on damaged bytes

@@ -73,6 +73,11 @@ def _nothing(label: str, names: Sequence[str]) -> InputError:
         return InputError(f"{label} has models only in folders, so name one file: {printable(', '.join(nested))}")
     if pickles := [name for name in names if is_pickle(name)]:
         return pickle_refused(f"{label}/{pickles[0]}")
+    if "model_and_optim" in names or any(name.endswith(".distcp") for name in names):
+        return InputError(
+            f"{label} is a checkpoint in shards: one of OLMo-core's becomes a folder that can be read by "
+            "layerrope export CHECKPOINT --to FOLDER --as layerrope"
+        )
     return InputError(f"{label} holds no .safetensors and no .gguf file: check the path")
 
 
