@@ -105,7 +105,10 @@ def test_the_terminal_says_it_in_words(table: Path, capsys: pytest.CaptureFixtur
     words = capsys.readouterr().out
     assert "an E for each scheme" in words
     assert words.count("starts ended at the best objective") == 3
-    assert re.search(r"layerrope reaches 2\.6000 with \d\.\d\dx less compute than lns \(ratio .*\), within", words)
+    first = next(line for line in words.splitlines() if line.startswith("- "))
+    assert re.match(
+        r"- Compute saved against lns at a loss of 2\.6000: layerrope \d\.\d\dx \(95% interval .*\)\.", first
+    )
 
 
 def test_a_search_that_did_not_converge_is_marked_and_fails(
@@ -186,9 +189,34 @@ def test_each_size_counts_at_its_best_rate_and_lost_runs_are_said(tmp_path: Path
         ("scheme,compute,loss\na,1e18,x\n", "line 2: loss is 'x', not a number"),
         ("scheme,compute,loss\na,1e18,3\n,1,2\n", "line 3: no scheme"),
         ("scheme,compute,loss\na,1,nan\n", "no run that reached its end"),
+        ("scheme,compute,loss\na,1,3\na,1,-2\n", "line 3: a loss of -2 is no cross-entropy"),
+        ("scheme,compute,loss\na,nan,3\n", "line 2: compute is nan, not a positive number"),
+        ("scheme,compute,loss\na,-1,3\n", "line 2: compute is -1, not a positive number"),
+        ("scheme,compute,loss,lr\na,1,3,0\n", "line 2: lr is 0, not a positive number"),
+        ("scheme,compute,loss\na,1,3,8\n", "line 2: more cells than the header has"),
+        ("scheme,compute,loss,loss\na,1,3,8\n", "columns loss and loss"),
+        ("scheme,compute,loss,Val_Loss\na,1,3,8\n", "columns loss and Val_Loss"),
+        ("scheme;compute;loss\na;1;3\n", "separated by commas"),
+        ("scheme,compute,loss,status\na,1,3,finished\n", "line 2: status is 'finished'"),
         (b"\xff\xfe\x00scheme", "not a readable CSV"),
     ],
 )
 def test_tables_that_are_none(text: str | bytes, said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=said):
         points_of(tmp_path, text)
+
+
+def test_runs_that_nothing_tells_apart_count_as_seeds_and_are_said(tmp_path: Path) -> None:
+    head, rest = "scheme,compute,loss", "a,1e12,3.5\na,1e12,3.1\na,1e13,3.0\n"
+    assert points_of(tmp_path, f"{head}\n{rest}")[1] == [
+        "1 sizes have several runs of the same seed, or of none; they are taken as seeds. Were they trained at several"
+        " learning rates, give a column lr."
+    ]
+    again = "scheme,compute,loss,seed\na,1e12,3.5,0\na,1e12,3.5,0\na,1e12,3.1,1\n"
+    assert points_of(tmp_path, again)[1] == []
+
+
+def test_names_and_status_are_read_as_people_write_them(tmp_path: Path) -> None:
+    points, notes = points_of(tmp_path, 'Scheme, FLOPs,loss,status\n" x\ny ",1e12,3.5,Done\nz,1e12,,DIVERGED\n')
+    assert [p.scheme for p in points] == ["x y"]
+    assert notes == ["1 runs did not reach their end and are no points."]

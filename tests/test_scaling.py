@@ -311,11 +311,41 @@ def test_resamples_that_fail_are_counted_and_in_no_interval(monkeypatch: pytest.
 
 
 def test_a_baseline_that_some_resamples_keep_from_the_target_has_an_unbounded_interval() -> None:
-    points = made(4, noise=0.02, seed=2, schemes=("prenorm", "layerrope"))
-    fit = fit_scaling(points, shared_e=False)
-    floor = max(curve.e for curve in fit.curves.values())
-    saving = compute_saving(fit, "layerrope", "prenorm", target=floor * 1.01, resamples=200)
+    fit = fit_scaling(made(4, noise=0.01, schemes=("prenorm", "layerrope")), shared_e=False)
+    floor = fit.curves["prenorm"].e
+    saving = compute_saving(fit, "layerrope", "prenorm", target=floor * 1.06, resamples=200)
     assert saving.high == math.inf
+
+
+def test_there_is_no_interval_where_more_resamples_fail_than_it_leaves_outside() -> None:
+    fit = fit_scaling(made(4, noise=0.01, seed=3, schemes=("prenorm", "layerrope")), shared_e=False)
+    saving = compute_saving(fit, "layerrope", "prenorm", target=fit.curves["prenorm"].e * 1.03, resamples=200)
+    assert 10 < saving.failed < 100
+    assert (saving.low, saving.high) == (None, None)
+    wide = compute_saving(fit, "layerrope", "prenorm", target=fit.curves["prenorm"].e * 1.03, resamples=200, level=0.5)
+    assert wide.low is not None
+
+
+def test_sizes_that_differ_by_nothing_to_speak_of_are_one_size() -> None:
+    with pytest.raises(InputError, match="one size only"):
+        fit_scaling([("a", 1e12 * (1 + k * 1e-7), 3.0 - k / 10) for k in range(4)])
+
+
+def test_a_training_log_is_no_table_of_models() -> None:
+    with pytest.raises(InputError, match="more than the 5,000 of a fit"):
+        fit_scaling([("a", float(k), 3.0) for k in range(1, 5002)])
+
+
+def test_equal_losses_are_a_curve_that_does_not_fall() -> None:
+    fit = fit_scaling([("a", 10.0**k, 3.0) for k in range(12, 16)])
+    assert any("does not fall" in note for note in fit.notes)
+
+
+def test_a_search_that_ends_nowhere_warns_of_no_overflow(recwarn: pytest.WarningsRecorder) -> None:
+    fit = fit_scaling([*made(5, schemes=("lns",)), Point("lns", 1e300, 1e22)])
+    assert not fit.converged
+    resample(fit, 5)
+    assert not recwarn.list
 
 
 def test_resamples_depend_on_the_seed_alone() -> None:

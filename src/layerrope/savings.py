@@ -42,7 +42,8 @@ def resample(fit: ScalingFit, count: int = RESAMPLES, seed: int = 0) -> Resample
     widened by sqrt(n / (n - p)), n points and p parameters, for what the fit took out of them.
 
     Returns:
-        The fits, all of the same form as `fit`; None where there are no more points than parameters.
+        The fits, all of the same form as `fit`; None where there are no more points than parameters, or where the
+        fit ended nowhere.
 
     Raises:
         InputError: fewer than one resample.
@@ -51,9 +52,9 @@ def resample(fit: ScalingFit, count: int = RESAMPLES, seed: int = 0) -> Resample
         raise InputError(f"at least one resample is needed: got {count}")
     cells = [cell(p, fit.form) for p in fit.points]
     n, p = len(set(cells)), fit.n_parameters
-    if n <= p:
-        return None
     residual_N = fit.residuals()
+    if n <= p or not np.isfinite(residual_N).all():
+        return None
     fitted_N = np.log([point.loss for point in fit.points]) - residual_N
     y_BN = fitted_N + _drawn(cells, fit.points, residual_N, count, seed) * math.sqrt(n / (n - p))
     curves: dict[str, tuple[Array, Array, Array]] = {}
@@ -136,7 +137,8 @@ class Saving:
     target: float
     ratio: float
     low: float | None
-    """bounds of the interval; infinite where a resampled baseline never reaches the target; None: no interval"""
+    """bounds of the interval; infinite where a resampled baseline never reaches the target; None: no interval, as
+    where more resamples gave no ratio than an interval of this level leaves outside"""
     high: float | None
     level: float
     compute: float
@@ -259,15 +261,20 @@ def _log_compute(made: Resamples, scheme: str, goal_B: Array) -> Array:
 
 
 def _interval(theirs_B: Array, mine_B: Array, good_B: Flags, level: float) -> tuple[float | None, float | None, int]:
-    """Percentiles of the ratio, and the resamples that have none."""
+    """Percentiles of the ratio, and the resamples that have none.
+
+    A resample without a ratio may have stood anywhere. Where more of them have none than the interval leaves outside,
+    the percentiles of the rest say nothing of the whole, and there is no interval.
+    """
     known_B = good_B & ~(np.isinf(theirs_B) & np.isinf(mine_B))
-    if not known_B.any():
-        return None, None, len(good_B)
+    failed = int((~known_B).sum())
+    if failed > (1 - level) * len(known_B):
+        return None, None, failed
     with np.errstate(all="ignore"):
         logs = np.sort(theirs_B[known_B] - mine_B[known_B])
     edges = [(1 - level) / 2, (1 + level) / 2]
     low, high = (float(np.exp(v)) for v in np.quantile(logs, edges, method="inverted_cdf"))
-    return low, high, int((~known_B).sum())
+    return low, high, failed
 
 
 # -------------------------------------------------------------------------------------------------------- whom against

@@ -22,6 +22,13 @@ from layerrope.logsum_fit import Array, Problem, Solved, minimise, predict
 FORMS: dict[str, tuple[str, ...]] = {"power": ("compute",), "chinchilla": ("n_params", "tokens")}
 """What each form is a law in."""
 DELTA = 1e-3
+FLAT = 1e-6
+"""Exponents up to this are no fall: a factor of a million in size moves the part above the floor by a hundred
+thousandth."""
+MOST = 5000
+"""Points that one fit takes: a table of more is of training curves, not of trained models."""
+NEAREST = 1.05
+"""Sizes that span a smaller factor than this are one size."""
 LEAST_E = 0.01
 """The floor is at least this share of the lowest loss: below that it moves no prediction."""
 E_SHARES = np.concatenate([np.linspace(0.02, 0.9, 23), 1 - np.geomspace(0.09, 0.005, 9)])
@@ -58,7 +65,8 @@ class Curve:
     def loss(self, *x: float | Array) -> Array:
         """The curve at x, one argument for each of the law's variables."""
         terms = zip(self.heights, self.exponents, self.at, x, strict=True)
-        return self.e + sum((h * (np.asarray(v) / at) ** -a for h, a, at, v in terms), np.zeros(()))
+        with np.errstate(over="ignore"):  # a search that ended nowhere may have any exponent; its fit is marked
+            return self.e + sum((h * (np.asarray(v) / at) ** -a for h, a, at, v in terms), np.zeros(()))
 
     @property
     def amplitudes(self) -> tuple[float, ...]:
@@ -74,7 +82,7 @@ class Curve:
         """
         curve = self if len(self.at) == 1 else self.frontier()
         above = loss - curve.e
-        if above <= 0 or curve.exponents[0] <= 0:
+        if above <= 0 or curve.exponents[0] <= FLAT:
             why = f"its floor is {curve.e:.4g}" if above <= 0 else "it does not fall with compute"
             raise InputError(f"this curve never reaches a loss of {loss:g}: {why}")
         power = math.log(curve.heights[0] / above) / curve.exponents[0] + math.log(curve.at[0])
@@ -221,11 +229,13 @@ def _notes(fit: ScalingFit) -> Iterable[str]:
     if cells <= fit.n_parameters:
         yield f"As many points as parameters ({cells}): the curves pass through them, and no interval can be given."
     for name, curve in fit.curves.items():
-        if min(curve.exponents) <= 0:
+        if min(curve.exponents) <= FLAT:
             yield f"{name}: the loss does not fall with size in every term; no compute can be read off its curve."
-        lowest = min(p.loss for p in fit.points if p.scheme == name or fit.floor == "shared")
-        if fit.floor != "given" and curve.e <= LEAST_E * lowest * 1.001:
-            yield f"{name}: the points do not bound the floor E from below; it is held at {curve.e:.3g}."
+    for search in fit.searches if fit.floor != "given" else ():
+        e = fit.curves[search.schemes[0]].e
+        if e <= LEAST_E * min(p.loss for p in fit.points if p.scheme in search.schemes) * 1.001:
+            whose = "" if fit.floor == "shared" else f"{search.schemes[0]}: "
+            yield f"{whose}the points do not bound the floor E from below; it is held at {e:.3g}."
 
 
 # --------------------------------------------------------------------------------------------------------- the points
@@ -241,6 +251,10 @@ def check_points(points: Sequence[Point], form: str, floor: str) -> None:
     """Raise InputError where no law of this form can be fitted."""
     if not points:
         raise InputError("no point to fit: give at least three sizes of a scheme")
+    if len(points) > MOST:
+        raise InputError(
+            f"{len(points):,} points are more than the {MOST:,} of a fit: give one point a trained model, at its end"
+        )
     for p in points:
         if not (math.isfinite(p.loss) and p.loss > 0):
             raise InputError(f"a loss of {p.scheme} is {p.loss}: leave out runs that did not reach the end")
@@ -248,7 +262,7 @@ def check_points(points: Sequence[Point], form: str, floor: str) -> None:
     least = 2 * len(FORMS[form]) + (floor == "free")
     for name in schemes_of(points):
         sizes = np.array(sorted(x for scheme, x in cells if scheme == name))
-        if len(sizes) == 1:
+        if (sizes.max(0) < NEAREST * sizes.min(0)).all():
             raise InputError(f"{name} has one size only, and a curve needs several: train more sizes or leave it out")
         if len(sizes) < least:
             raise InputError(

@@ -42,16 +42,18 @@ class FitReport:
 
 # ------------------------------------------------------------------------------------------------------------- tables
 def coefficient_rows(report: FitReport) -> list[dict[str, str]]:
-    """A row a scheme: E and the terms to `DIGITS` digits, a 95% interval of the first exponent, points and fit."""
+    """A row a scheme: E and the terms to `DIGITS` digits, 95% intervals of E and the first exponent, points and fit."""
     return [_coefficients(report, name) for name in report.fit.curves]
 
 
 def _coefficients(report: FitReport, name: str) -> dict[str, str]:
     fit, curve = report.fit, report.fit.curves[name]
     row = {"scheme": name, "E": f"{curve.e:.{DIGITS}g}"}
+    if fit.floor != "given":
+        row["E 95%"] = _spread(report, name, 0)
     for (size, power), amplitude, exponent in zip(NAMES[fit.form], curve.amplitudes, curve.exponents, strict=True):
         row |= {size: f"{amplitude:.{DIGITS}g}", power: f"{exponent:.{DIGITS}g}"}
-    row[f"{NAMES[fit.form][0][1]} 95%"] = _exponent_interval(report, name)
+    row[f"{NAMES[fit.form][0][1]} 95%"] = _spread(report, name, 2)
     mine = [i for i, p in enumerate(fit.points) if p.scheme == name]
     sizes = len({cell(fit.points[i], fit.form) for i in mine})
     row["sizes"] = str(sizes) if sizes == len(mine) else f"{sizes} ({len(mine)} runs)"
@@ -61,11 +63,13 @@ def _coefficients(report: FitReport, name: str) -> dict[str, str]:
     return row
 
 
-def _exponent_interval(report: FitReport, name: str) -> str:
+def _spread(report: FitReport, name: str, which: int) -> str:
+    """The middle 95% of resamples: of the floor (0) or of the first exponent (2)."""
     made = report.resamples
     if made is None or not made.converged_B.any():
         return UNREADABLE
-    low, high = np.quantile(made.curves[name][2][made.converged_B, 0], [0.025, 0.975])
+    values_B = made.curves[name][which].reshape(len(made.converged_B), -1)[made.converged_B, 0]
+    low, high = np.quantile(values_B, [0.025, 0.975])
     return f"{low:.3f} to {high:.3f}"
 
 
@@ -94,7 +98,7 @@ def _interval(s: Saving) -> str:
 
 # -------------------------------------------------------------------------------------------------------------- words
 def sentences(report: FitReport) -> list[str]:
-    """What was fitted, how, how the savings read, and what to know before they are used."""
+    """What is saved, against the best baseline first; then how it was fitted, and what to know before it is used."""
     fit = report.fit
     floor = {"shared": "one E for all schemes", "free": "an E for each scheme", "given": "E given, not fitted"}
     lines = [
@@ -109,17 +113,34 @@ def sentences(report: FitReport) -> list[str]:
     if report.resamples is not None:
         count = len(report.resamples.converged_B)
         lines.append(f"Intervals from {count} resamples of the same form, {report.resamples.failed} not converged.")
-    return lines + [_said(s) for s in report.savings] + [*fit.notes, *report.notes]
+    return [*saved(report.savings), *lines, *fit.notes, *report.notes]
+
+
+def saved(savings: Sequence[Saving]) -> list[str]:
+    """A sentence for each baseline, in the order of the savings: what every scheme saves at that baseline's loss."""
+    rivals = dict.fromkeys((s.baseline, s.target) for s in savings)
+    made = [[s for s in savings if (s.baseline, s.target) == rival] for rival in rivals]
+    return [f"{_against(some[0])}: {'; '.join(map(_said, some))}." for some in made]
+
+
+def _against(s: Saving) -> str:
+    loss = f"the loss of its largest model, {s.target:.4f}" if s.measured else f"a loss of {s.target:.4f}"
+    if s.baseline.endswith("FLOPs"):  # a model from elsewhere, which its name describes
+        return f"Compute saved against {s.baseline}"
+    return f"Compute saved against {s.baseline} at {loss}"
 
 
 def _said(s: Saving) -> str:
+    """One scheme's share of such a sentence; a saving whose interval holds 1 is told from none by nothing."""
     if s.ratio == 0:
-        return f"{s.scheme} reaches {s.target:.4f}, a loss of {s.baseline}, at no compute on its fitted curve."
-    bounds = "" if s.low is None else f" (ratio {_interval(s)})"
-    where = "within the sizes trained" if s.interpolated else "beyond the sizes trained, so an extrapolation"
-    lost = f" {s.failed} of {s.resamples} resamples gave no ratio." if s.failed else ""
-    how = f"{s.ratio:.2f}x less compute than" if s.ratio >= 1 else f"{1 / s.ratio:.2f}x the compute of"
-    return f"{s.scheme} reaches {s.target:.4f} with {how} {s.baseline}{bounds}, {where}.{lost}"
+        return f"{s.scheme} reaches it at no compute on its fitted curve"
+    edges = (s.low, s.high)
+    bounds = "no interval" if s.low is None else f"{s.level:.0%} interval {_interval(s)}"
+    untold = ", not told from none" if None not in edges and (s.low or 0) <= 1 <= (s.high or 0) else ""
+    more = ", so it needs more" if s.ratio < 1 and not untold else ""
+    where = "" if s.interpolated else ", beyond the sizes trained: an extrapolation"
+    lost = f", {s.failed} of {s.resamples} resamples gave no ratio" if s.failed else ""
+    return f"{s.scheme} {s.ratio:.2f}x ({bounds}{lost}){more}{untold}{where}"
 
 
 # -------------------------------------------------------------------------------------------------------------- chart
@@ -131,10 +152,19 @@ def chart(report: FitReport, size: tuple[int, int] | None = None) -> alt.TopLeve
     names = list(schemes_of(report.fit.points))
     points = pl.DataFrame(_point_rows(report.fit))
     colour, dash = scheme_channels("scheme", names)
+    low, high = min(_ends(report)), max(_ends(report))
     x = alt.X(
-        "compute:Q", title="training FLOPs", scale=alt.Scale(type="log"), axis=alt.Axis(format=".0e", tickCount=8)
+        "compute:Q",
+        title="training FLOPs",
+        # room on the left for the dots, on the right for the words beside the lines
+        scale=alt.Scale(type="log", nice=False, domain=[low / (high / low) ** 0.03, high * (high / low) ** 0.25]),
+        axis=alt.Axis(format=".0e", tickCount=6),
     )
-    y = alt.Y("loss:Q", title="validation loss, nats per token", scale=alt.Scale(type="log", zero=False, nice=False))
+    y = alt.Y(
+        "loss:Q",
+        title="validation loss, nats per token",
+        scale=alt.Scale(type="log", zero=False, nice=False, padding=10),
+    )
     lines = alt.Chart(pl.DataFrame(_curve_rows(report.fit)))
     inside = lines.mark_line(point=False).encode(x=x, y=y, color=colour, strokeDash=dash)
     marks = (
@@ -149,6 +179,12 @@ def chart(report: FitReport, size: tuple[int, int] | None = None) -> alt.TopLeve
     )
     shape = {} if size is None else {"width": size[0], "height": size[1]}
     return alt.layer(inside, marks, *_arrows(report.savings, x, y)).properties(**shape)
+
+
+def _ends(report: FitReport) -> list[float]:
+    """Every compute that the chart has to show."""
+    trained = [row["compute"] for row in _point_rows(report.fit)]
+    return trained + [v for s in report.savings for v in (s.compute, s.baseline_compute) if 0 < v < math.inf]
 
 
 def _point_rows(fit: ScalingFit) -> list[dict[str, Any]]:
@@ -178,25 +214,32 @@ def _curve_rows(fit: ScalingFit) -> list[dict[str, Any]]:
 
 
 def _arrows(savings: Sequence[Saving], x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    """For every saving a line from the scheme's compute to the baseline's, at the target, with the ratio on it."""
+    """For every baseline a line from the compute of the scheme that saves most to its own, with the ratio beside it."""
     import altair as alt
     import polars as pl
 
-    if not savings:
+    most = {s.baseline: s for s in sorted(savings, key=lambda s: s.ratio) if 0 < s.ratio < math.inf}
+    if not most:
         return []
     rows = [
-        {"compute": s.compute, "to": s.baseline_compute, "loss": s.target, "words": f"{s.ratio:.1f}x less"}
-        for s in savings
+        {
+            "compute": s.compute,
+            "to": s.baseline_compute,
+            "end": max(s.compute, s.baseline_compute),
+            "loss": s.target,
+            "words": f"{s.scheme} {s.ratio:.2f}x",
+        }
+        for s in most.values()
     ]
     base = alt.Chart(pl.DataFrame(rows))
     line = base.mark_rule(strokeDash=[3, 3]).encode(x=x, x2="to:Q", y=y)
-    words = base.mark_text(align="right", dx=-6, baseline="middle").encode(x=x, y=y, text="words:N")
+    words = base.mark_text(align="left", dx=8, baseline="middle").encode(x="end:Q", y=y, text="words:N")
     return [line, words]
 
 
 CAPTION = (
     "Measured losses (dots) and fitted curves over the compute that was trained. A dashed line runs from the compute at"
-    " which a scheme's curve reaches a baseline's loss to the baseline's own."
+    " which the scheme named beside it reaches a baseline's loss to the baseline's own; the ratio is the compute saved."
 )
 
 

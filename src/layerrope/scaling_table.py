@@ -27,6 +27,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "status": ("status",),
 }
 """What a table may hold, each under one of these headers; any other column is left alone."""
+MORE = "\0"
+"""Where the CSV reader puts cells beyond the header; no header is named so."""
+LOST = ("diverged", "failed", "interrupted")
+"""What `status` may say of a run that is no point; of one that is, it says done or nothing."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,22 @@ def best_rows(rows: Sequence[Row]) -> tuple[list[Point], list[str]]:
     lost = sum(row.loss is None for row in rows)
     other = len(rows) - lost - len(points)
     notes = [f"{other} runs at other learning rates than the best of their size were left out."] if other else []
-    return points, notes + ([f"{lost} runs did not reach their end and are no points."] if lost else [])
+    notes += [f"{lost} runs did not reach their end and are no points."] if lost else []
+    return points, notes + _same_seeds(points)
+
+
+def _same_seeds(points: Sequence[Point]) -> list[str]:
+    """A remark where runs of one size differ in nothing but their loss."""
+    runs: dict[tuple[object, ...], set[float]] = {}
+    for p in points:
+        runs.setdefault((p.scheme, p.compute, p.n_params, p.tokens, p.seed), set()).add(p.loss)
+    sizes = {key[:4] for key, losses in runs.items() if len(losses) > 1}
+    if not sizes:
+        return []
+    return [
+        f"{len(sizes)} sizes have several runs of the same seed, or of none; they are taken as seeds. Were they trained"
+        " at several learning rates, give a column lr."
+    ]
 
 
 def _at_best_rate(rows: Sequence[Row]) -> list[Row]:
@@ -95,17 +114,29 @@ def _at_best_rate(rows: Sequence[Row]) -> list[Row]:
 def _csv_rows(path: Path) -> list[Row]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = list(csv.DictReader(file, restkey="", restval=""))
+            reader = csv.DictReader(file, restkey=MORE, restval="")
+            lines, header = list(reader), list(reader.fieldnames or ())
     except FileNotFoundError as error:
         raise InputError(f"no such table: {path}") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} is not a readable CSV table ({reason(error)})") from error
     if not lines:
         raise InputError(f"{path} has no rows: give a CSV table with a header, {_wanted()}")
-    names = {k: next((h for h in lines[0] if h.strip().lower() in COLUMNS[k]), None) for k in COLUMNS}
+    names = {key: _column(header, key, path) for key in COLUMNS}
     if names["scheme"] is None or names["loss"] is None:
-        raise InputError(f"{path} lacks a column {'scheme' if names['scheme'] is None else 'loss'}: give {_wanted()}")
+        one = len(header) == 1 and any(mark in header[0] for mark in ";\t")
+        why = "cells must be separated by commas" if one else f"give {_wanted()}"
+        raise InputError(f"{path} lacks a column {'scheme' if names['scheme'] is None else 'loss'}: {why}")
     return [_row(line, names, f"{path}, line {i}") for i, line in enumerate(lines, start=2)]
+
+
+def _column(header: Sequence[str], key: str, path: Path) -> str | None:
+    """The header under which a table has `key`. Raises InputError where two could be meant."""
+    found = [h for h in header if h.strip().lower() in COLUMNS[key]]
+    if len(found) > 1:
+        shown = " and ".join(h.strip() for h in found)
+        raise InputError(f"{path} has the columns {shown}, which are both read as {key}: keep or rename one")
+    return found[0] if found else None
 
 
 def _wanted() -> str:
@@ -125,19 +156,25 @@ def _row(line: Mapping[str, str], names: Mapping[str, str | None], where: str) -
         except ValueError as error:
             raise InputError(f"{where}: {key} is {text(key)!r}, not a number") from error
 
+    def size(key: str) -> float | None:
+        found = number(key)
+        if found is not None and not (math.isfinite(found) and found > 0):
+            raise InputError(f"{where}: {key} is {found:g}, not a positive number")
+        return found
+
+    if line.get(MORE):
+        raise InputError(f"{where}: more cells than the header has; quote a cell that holds a comma")
     if not text("scheme"):
         raise InputError(f"{where}: no scheme")
-    ended = text("status") in {"", "done"}
-    loss = number("loss") if ended else None
-    return Row(
-        text("scheme"),
-        loss if loss is not None and math.isfinite(loss) else None,
-        number("compute"),
-        number("n_params"),
-        number("tokens"),
-        number("lr"),
-        text("seed"),
-    )
+    scheme, status = " ".join(text("scheme").split()), text("status").lower()
+    if status not in {"", "done", *LOST}:
+        raise InputError(f"{where}: status is {text('status')!r}; it may be done, {', '.join(LOST)} or empty")
+    loss = None if status in LOST else number("loss")
+    if loss is not None and loss <= 0 and math.isfinite(loss):
+        raise InputError(f"{where}: a loss of {loss:g} is no cross-entropy: give nats per token, above zero")
+    ended = loss is not None and math.isfinite(loss)
+    sizes = [size(key) for key in ("compute", "n_params", "tokens", "lr")]
+    return Row(scheme, loss if ended else None, *sizes, text("seed"))
 
 
 # -------------------------------------------------------------------------------------------------------------- study

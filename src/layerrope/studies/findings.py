@@ -12,7 +12,7 @@ from layerrope.compare import Row, paired
 from layerrope.compare_charts import Figure, final_losses, rate_curves, rate_rows
 from layerrope.errors import InputError
 from layerrope.findings import signed
-from layerrope.savings import savings
+from layerrope.savings import resample, savings
 from layerrope.scaling import fit_scaling
 from layerrope.scaling_report import CAPTION, FitReport, chart, coefficient_rows, saving_rows, sentences
 from layerrope.scaling_table import best_rows, rows_of_runs
@@ -21,6 +21,8 @@ from layerrope.studies.reading import Found, Group
 from layerrope.studies.robustness import NEAR, Robustness, robustness
 from layerrope.studies.stability import TOLERANCE, verdict
 
+SHOWN = 12
+"""Runs or cells that a sentence names; of more it gives the number."""
 AGAINST = ("layerrope", "prenorm-scaledinit")
 """What the ablation's variants are tested against: the paper's start, and scaled-init Pre-Norm."""
 
@@ -47,7 +49,9 @@ def _edges(found: Found) -> list[str]:
     """Best rates that no lower or no higher one brackets."""
     edges = [f"{r.scheme} ({_at(g)}{r.lr:g})" for g in found.groups for r in g.table.ranked if r.bracketed is False]
     single = sum(r.bracketed is None for g in found.groups for r in g.table.ranked)
-    said = [f"Not bracketed, the best rate is at the edge of those tried: {', '.join(edges)}."] if edges else []
+    all_of = sum(len(g.table.ranked) for g in found.groups)
+    few = ", ".join(edges) if len(edges) <= SHOWN else f"{len(edges)} of {all_of}, marked with a star in the table"
+    said = [f"Not bracketed, the best rate is at the edge of those tried: {few}."] if edges else []
     return said + (
         [f"{single} cells were trained at one rate only, so scheme and rate are not told apart."] if single else []
     )
@@ -63,8 +67,8 @@ def _lost(found: Found) -> list[str]:
     for status, word in (("diverged", "Diverged"), ("failed", "Crashed, twice"), ("interrupted", "Not finished")):
         lost = [t for g in found.groups for t in g.table.trials if t.outcome.status == status]
         if lost:
-            shown = ", ".join(f"{t.scheme} at {t.lr:g} (seed {t.seed})" for t in lost[:12])
-            more = f" and {len(lost) - 12} more" if len(lost) > 12 else ""
+            shown = ", ".join(f"{t.scheme} at {t.lr:g} (seed {t.seed})" for t in lost[:SHOWN])
+            more = f" and {len(lost) - SHOWN} more" if len(lost) > SHOWN else ""
             said.append(f"{word}: {len(lost)} runs: {shown}{more}. All are in runs.csv.")
     return said
 
@@ -115,11 +119,12 @@ def _ladder(found: Found, said: Said) -> None:
     points, notes = best_rows(list(rows_of_runs((run.config, found.outcomes[run.key]) for run in found.study.runs)))
     try:
         fit = fit_scaling(points)
-        saved, refused = savings(fit)
+        made = resample(fit)
+        saved, refused = savings(fit, resamples=made)
     except InputError as error:
         said.sentences.append(f"No curve was fitted: {error}")
         return
-    report = FitReport(fit, None, saved, [*notes, *refused], "these runs", "")
+    report = FitReport(fit, made, saved, [*notes, *refused], "these runs", "")
     said.sentences = [*sentences(report), *said.sentences]
     if saved:
         said.tables.append(("Compute saved at equal loss; the best baseline first", saving_rows(saved)))
