@@ -97,7 +97,19 @@ def dissect(model: nn.Module, architecture: str | None = None) -> Anatomy:
         if len(have) != len(layers):
             missing = sorted(set(range(len(layers))) - set(have))[0]
             raise InputError(f"{path}.{missing} has no {name} site, other layers do: this model cannot be patched")
+    _check_unshared(model, sites)
     return found
+
+
+def _check_unshared(model: nn.Module, sites: list[SiteAt]) -> None:
+    """Raise InputError where a gain would fold into a parameter that the model uses in a second place, too."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for site in sites:
+        users = names[id(model.get_parameter(f"{site.norm or site.matrix}.{site.weight}"))]
+        if len(users) > 1:
+            raise InputError(f"{users[0]} and {users[1]} are one parameter: it cannot hold the gains of both places")
 
 
 def _config(model: nn.Module) -> Mapping[str, Any]:

@@ -35,6 +35,7 @@ from layerrope.stock import (
     to_stock,
 )
 from layerrope.tokens import EOT, Tokenizer
+from layerrope.trained import check_finite
 
 FORMATS = (*STOCKS, "gguf", "layerrope")
 SHAPE = ("n_layer", "n_head", "n_kv_head", "d_model", "d_ff", "vocab_size", "seq_len", "eps", "rope_base", "tie")
@@ -168,6 +169,7 @@ def _write(folder: Path, plan: Plan, model: LM, tokenizer: Tokenizer | None) -> 
     else:
         config = own_config(model, plan.dtype, eot)
         tensors = own_tensors(model, plan.dtype)
+    check_finite(f"the export in {dtype_word(plan.dtype)}", tensors.items())
     write_json(folder / "config.json", config)
     write_json(folder / "generation_config.json", {name: config[name] for name in _TOKEN_IDS})
     _save(folder, tensors)

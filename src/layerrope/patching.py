@@ -30,8 +30,10 @@ from layerrope.scheme_table import scheme as find_scheme
 from layerrope.stored import store_names
 from layerrope.terminal import note
 from layerrope.timm_blocks import SpareGains, is_timm
+from layerrope.trained import check_finite
 
 INITS = ("neutral", "paper", "fit")
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 ATTRIBUTE = "layerrope_norm"
 """Name of the gain module in the model: trainers keep what is called a norm out of weight decay."""
 
@@ -88,19 +90,19 @@ def row_index(site: SiteAt) -> int:
 class Patch:
     """A patched model: what was put in, and the way back."""
 
-    model: nn.Module
-    anatomy: Anatomy
+    model: nn.Module = field(repr=False)
+    anatomy: Anatomy = field(repr=False)
     sites: tuple[str, ...]
     """the sites that gains act on"""
     replaced: bool
     """the norms' own weights were set to the identity and frozen, the gains stand in for them"""
-    record: dict[str, Any]
+    record: dict[str, Any] = field(repr=False)
     """what config.json keeps of it"""
     errors: dict[str, float]
     """site -> relative error of the fit, for init="fit" """
-    handles: list[Any] = field(default_factory=list)
-    originals: dict[str, Tensor] | None = field(default_factory=dict)
-    """parameters as they were, by path; None where the model was loaded patched"""
+    handles: list[Any] = field(default_factory=list, repr=False)
+    originals: dict[str, Tensor] | None = field(default_factory=dict, repr=False)
+    """parameters as they were, trained or frozen, by path; None where the model was loaded patched"""
 
     @property
     def owner(self) -> nn.Module:
@@ -126,7 +128,7 @@ class Patch:
             parameter = self.model.get_parameter(path)
             with torch.no_grad():
                 parameter.copy_(value)
-            parameter.requires_grad_(True)
+            parameter.requires_grad_(value.requires_grad)
         return self.strip()
 
     def strip(self) -> nn.Module:
@@ -160,7 +162,9 @@ def apply(
     Raises:
         InputError: the model does not fit (naming the module), is patched already, or the scheme or init does not.
     """
-    one_of("init", init, INITS)
+    one_of("init", str(init), INITS)
+    if not isinstance(model, nn.Module):
+        raise InputError(f"cannot put gains into a {type(model).__name__}: give a model of transformers or timm")
     if patch_of(model) is not None:
         raise InputError("this model has depth gains already: remove or fold them first")
     if hasattr(model, "peft_config"):
@@ -304,8 +308,17 @@ def norm_gains(patch: Patch, site: str) -> np.ndarray | None:
     at = [s for s in patch.anatomy.sites if s.site == site]
     if any(s.norm is None for s in at):
         return None
-    rows = [patch.model.get_parameter(f"{s.norm}.{s.weight}").detach().double() + s.added for s in at]
+    rows = [_norm_weight(patch.model, f"{s.norm}.{s.weight}") + s.added for s in at]
     return torch.stack(rows).cpu().numpy()
+
+
+def _norm_weight(model: nn.Module, path: str) -> Tensor:
+    """The weight at `path` in double. Raises InputError where its numbers are not loaded or not finite."""
+    weight = model.get_parameter(path).detach()
+    if weight.is_meta:
+        raise InputError(f"{path} is on the meta device and has no numbers yet: load the weights, then fit them")
+    check_finite(type(model).__name__, [(path, weight)])
+    return weight.double()
 
 
 @torch.no_grad()
@@ -337,7 +350,8 @@ def _replace_weights(patch: Patch) -> None:
         norm = patch.model.get_submodule(site.norm)
         assert patch.originals is not None
         for name, parameter in norm.named_parameters(recurse=False):
-            patch.originals[f"{site.norm}.{name}"] = parameter.detach().clone()
+            kept = parameter.detach().clone().requires_grad_(parameter.requires_grad)
+            patch.originals[f"{site.norm}.{name}"] = kept
         bias = getattr(norm, "bias", None)
         if isinstance(bias, Tensor):
             row = rows[row_index(site)].to(bias.dtype)
@@ -415,12 +429,22 @@ def _fold_rows(patch: Patch) -> None:
         assert path is not None
         module = patch.model.get_submodule(path)
         weight = module.get_parameter(site.weight)
+        _check_plain(weight, f"{path}.{site.weight}")
         if site.norm is not None:
             folded = (weight.float() + site.added) * row - site.added
         else:
             folded = weight.float() * (row[None, :] if is_conv1d(module) else row[:, None])
         weight.copy_(folded.to(weight.dtype))
-        weight.requires_grad_(True)
+        if patch.replaced and site.norm is not None:  # frozen while the gains stood in for it
+            kept = None if patch.originals is None else patch.originals[f"{path}.{site.weight}"]
+            weight.requires_grad_(kept is None or kept.requires_grad)
         bias = getattr(module, "bias", None)
         if isinstance(bias, Tensor):
             bias.copy_((bias.float() * row).to(bias.dtype))
+
+
+def _check_plain(weight: nn.Parameter, path: str) -> None:
+    """Raise InputError where `weight` is quantised or sharded, where a product would be lost."""
+    if type(weight.data) is not Tensor or weight.dtype not in DTYPES:
+        stored = weight.dtype if type(weight.data) is Tensor else type(weight.data).__name__
+        raise InputError(f"{path} is stored as {stored}: fold a whole model in fp64, fp32, bf16 or fp16")

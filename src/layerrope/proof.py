@@ -38,6 +38,8 @@ class Trace:
 
     logits: Tensor
     states: list[list[Tensor]]
+    tables: list[Tensor] | None = None
+    """every embedding (rows, D), whole, since the test ids reach some rows only; None: not looked at"""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def sample_ids(vocab_size: int, positions: int, sequences: int = 2) -> Tensor:
 
 
 # -------------------------------------------------------------------------------------------------------- traces
-def trace(layers: nn.ModuleList, logits: Callable[[], Tensor]) -> Trace:
+def trace(layers: nn.ModuleList, logits: Callable[[], Tensor], tables: list[Tensor] | None = None) -> Trace:
     """The logits, with what each of `layers` gave on the way."""
     states: list[list[Tensor]] = []
 
@@ -73,7 +75,7 @@ def trace(layers: nn.ModuleList, logits: Callable[[], Tensor]) -> Trace:
     hooks = [layer.register_forward_hook(keep) for layer in layers]
     try:
         with torch.no_grad():
-            return Trace(logits(), states)
+            return Trace(logits(), states, tables)
     finally:
         for hook in hooks:
             hook.remove()
@@ -82,7 +84,12 @@ def trace(layers: nn.ModuleList, logits: Callable[[], Tensor]) -> Trace:
 def trace_lm(model: LM, ids: Tensor) -> Trace:
     """The trace of a copy of `model` in fp32, in evaluation mode."""
     model = copy.deepcopy(model).float().eval()
-    return trace(model.layers, lambda: model(ids.to(model.embed.weight.device)))
+    return trace(model.layers, lambda: model(ids.to(model.embed.weight.device)), embeddings(model))
+
+
+def embeddings(model: nn.Module) -> list[Tensor]:
+    """The weight of every embedding in `model`."""
+    return [module.weight.detach() for module in model.modules() if isinstance(module, nn.Embedding)]
 
 
 def trace_folder(folder: Path, ids: Tensor, reader: str) -> Trace:
@@ -115,7 +122,7 @@ def _by_transformers(folder: Path, ids: Tensor) -> Trace:
 
     model = load_stock(folder)
     layers = model.model.layers
-    return trace(layers, lambda: model(input_ids=ids, use_cache=False).logits)
+    return trace(layers, lambda: model(input_ids=ids, use_cache=False).logits, embeddings(model))
 
 
 def _by_plain(folder: Path, ids: Tensor) -> Trace:
@@ -127,7 +134,7 @@ def _by_plain(folder: Path, ids: Tensor) -> Trace:
     tensors = read_shards(folder)
     from_stock(*read_stock_config(config), tensors)  # raises where one is missing, left over, or of another shape
     logits, streams = stock_forward(config, tensors, ids)
-    return Trace(logits, [[h] for h in streams])
+    return Trace(logits, [[h] for h in streams], [tensors["model.embed_tokens.weight"]])
 
 
 def read_shards(folder: Path) -> dict[str, Tensor]:
@@ -151,11 +158,19 @@ def compare(ours: Trace, theirs: Trace, floor: float = 1.0) -> Difference:
     layers = [max(map(_distance, a, b)) for a, b in zip(ours.states, theirs.states, strict=True)]
     off = [not distance <= _allowed(state, floor) for distance, state in zip(layers, ours.states, strict=True)]
     logits, allowed = _distance(ours.logits, theirs.logits), _allowed([ours.logits], floor)
-    if not logits <= allowed or any(off):
+    if not _same_tables(ours.tables, theirs.tables):
+        first = "the embedding"
+    elif not logits <= allowed or any(off):
         first = f"layer {off.index(True)}" if any(off) else "the final norm or the head"
     else:
         first = None
     return Difference(logits, allowed, tuple(layers), first)
+
+
+def _same_tables(ours: list[Tensor] | None, theirs: list[Tensor] | None) -> bool:
+    if ours is None or theirs is None:
+        return True
+    return len(ours) == len(theirs) and all(_distance(a, b) <= _allowed([a], 0.0) for a, b in zip(ours, theirs))
 
 
 def _distance(a: Tensor, b: Tensor) -> float:

@@ -64,19 +64,10 @@ def load_trained(source: str | os.PathLike[str]) -> Trained:
     if record is None:
         raise InputError(f"{run} has no config.json: give the folder of a run")
     config = read_config(record["config"], f"{run / 'config.json'}: config")
-    path, found = _checkpoint(Path(source), run)
+    path, found = checkpoints.chosen(run, Path(source) if checkpoints.is_step(Path(source)) else None)
     model = build_model(config.model)
     _fill(model, found, path)
     return Trained(model.eval(), config, f"{run} at step {checkpoints.number(path)}")
-
-
-def _checkpoint(source: Path, run: Path) -> tuple[Path, Checkpoint]:
-    if checkpoints.is_step(source):
-        return source, checkpoints.load(source)
-    path, found, skipped = checkpoints.latest(run / "checkpoints")
-    if path is None or found is None:
-        raise InputError(skipped[0] if skipped else f"{run} has no checkpoint: its run was not trained to a save")
-    return path, found
 
 
 def _fill(model: Model, found: Checkpoint, path: Path) -> None:
@@ -94,4 +85,5 @@ def check_finite(where: str, tensors: Iterable[tuple[str, Tensor]]) -> None:
     """Raise InputError for a tensor that holds NaN or infinity, by its name."""
     for name, t in tensors:
         if not bool(torch.isfinite(t).all()):
-            raise InputError(f"{where}: tensor {name} holds numbers that are not finite")
+            limit = f" (float16 ends at {torch.finfo(t.dtype).max:,.0f})" if t.dtype == torch.float16 else ""
+            raise InputError(f"{where}: tensor {name} holds numbers that are not finite{limit}")

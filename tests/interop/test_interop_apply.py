@@ -150,6 +150,66 @@ def test_what_does_not_fit_is_refused_by_path() -> None:
         layerrope.apply(mixtral)
 
 
+def test_a_parameter_used_in_two_places_cannot_hold_the_gains_of_both() -> None:
+    """A gain is one place's own; the hooks would multiply in one, a fold in both."""
+    layers = decoder("llama")
+    layers.model.layers[2] = layers.model.layers[1]
+    weights = decoder("llama")
+    weights.model.layers[2].input_layernorm.weight = weights.model.layers[0].input_layernorm.weight
+    for model, place in ((layers, "self_attn.o_proj|input_layernorm"), (weights, "input_layernorm")):
+        with pytest.raises(InputError, match=rf"layers\.\d\.({place})\.weight and .* are one parameter"):
+            layerrope.apply(model)
+        assert patch_of(model) is None
+
+
+@pytest.mark.parametrize("init", ["neutral", "paper", "fit"])
+def test_what_was_frozen_stays_frozen(init: str) -> None:
+    model = decoder("llama")
+    for name, p in model.named_parameters():
+        p.requires_grad_("layers.1." in name)
+    trained = {name: p.requires_grad for name, p in model.named_parameters()}
+    layerrope.apply(model, init=init)
+    folded = layerrope.fold(model)
+    assert {name: p.requires_grad for name, p in folded.named_parameters()} == trained
+    layerrope.remove(model)
+    assert {name: p.requires_grad for name, p in model.named_parameters()} == trained
+
+
+def test_quantised_weights_are_not_folded_into() -> None:
+    model = decoder("llama")
+    layerrope.apply(model)
+    down = model.model.layers[1].mlp.down_proj
+    down.weight = torch.nn.Parameter((down.weight * 100).to(torch.int8), requires_grad=False)
+    with pytest.raises(InputError, match=r"layers\.1\.mlp\.down_proj\.weight is stored as torch.int8"):
+        layerrope.fold(model)
+
+
+def test_norms_without_numbers_are_not_fitted() -> None:
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(decoder("llama").config)
+    broken = decoder("llama")
+    with torch.no_grad():
+        broken.model.layers[1].input_layernorm.weight[3] = float("nan")
+    for model, message in ((empty, "no numbers yet"), (broken, "not finite")):
+        with pytest.raises(InputError, match=rf"input_layernorm\.weight .*{message}"):
+            layerrope.apply(model, init="fit")
+        assert patch_of(model) is None
+
+
+@pytest.mark.parametrize("what", [None, "llama", torch.ones(2)])
+def test_what_is_no_model_is_refused(what: Any) -> None:
+    with pytest.raises(InputError, match=f"cannot put gains into a {type(what).__name__}"):
+        layerrope.apply(what)
+
+
+def test_a_patch_shows_itself_in_one_line() -> None:
+    shown = repr(layerrope.apply(decoder("llama")))
+    assert shown.startswith("Patch(sites=('attn_read'")
+    assert len(shown) < 200
+
+
 def test_unknown_model_types_are_not_guessed_at() -> None:
     model = decoder("llama")
     model.config.model_type = "newcomer"

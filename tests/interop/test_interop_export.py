@@ -18,6 +18,7 @@ from layerrope import InputError, cli
 from layerrope.export import export, own_tensors, prove, verify
 from layerrope.folding import fold_tensors
 from layerrope.loading import load_lm
+from layerrope.proof import sample_ids
 from layerrope.rotary import pairs
 from layerrope.scheme_table import schemes
 from layerrope.stock import STOCKS, from_stock, read_stock_config, to_stock
@@ -230,6 +231,19 @@ def test_a_damaged_head_is_told_from_a_damaged_layer(tmp_path: Path) -> None:
         prove(made, tmp_path / "out", reader="plain")
 
 
+@pytest.mark.parametrize("as_", ["llama", "layerrope", "gguf"])
+def test_a_damaged_row_of_the_embedding_is_found_though_no_test_id_reaches_it(tmp_path: Path, as_: str) -> None:
+    made = model("layerrope", vocab_size=2000)
+    damaged = model("layerrope", vocab_size=2000)
+    unread = min(set(range(2000)) - set(sample_ids(2000, 128).flatten().tolist()))
+    with torch.no_grad():
+        damaged.embed.weight[unread, 3] += 0.5
+    export(damaged, tmp_path / "out", as_=as_, reader="plain")
+    for reader in ("plain",) if as_ == "gguf" else ("plain", "auto"):
+        with pytest.raises(InputError, match="first differ at the embedding"):
+            verify(made, tmp_path / "out", reader=reader)
+
+
 def test_a_failing_proof_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def swapped(*given: Any) -> dict[str, torch.Tensor]:
         tensors = to_stock(*given)
@@ -250,8 +264,19 @@ def test_a_model_that_is_not_finite_is_not_exported(tmp_path: Path) -> None:
     made = model("layerrope")
     with torch.no_grad():
         made.layers[1].mlp.f.up.weight[0, 0] = float("nan")
-    with pytest.raises(InputError, match="first differ at layer 1"):
-        export(made, tmp_path / "out", reader="plain")
+    for as_ in (None, "layerrope", "gguf"):
+        with pytest.raises(InputError, match=r"export in float32: tensor .*up.* holds numbers that are not finite"):
+            export(made, tmp_path / "out", reader="plain", as_=as_)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_weight_beyond_fp16_is_named(tmp_path: Path) -> None:
+    made = model("layerrope")
+    with torch.no_grad():
+        made.layers[1].mlp.f.down.weight[0, 0] = 1e6
+    for as_ in (None, "layerrope", "gguf"):
+        with pytest.raises(InputError, match=r"float16: tensor .*down.* not finite \(float16 ends at 65,504\)"):
+            export(made, tmp_path / "out", reader="plain", as_=as_, dtype="fp16")
     assert os.listdir(tmp_path) == []
 
 

@@ -33,6 +33,7 @@ from layerrope.stock_forward import stock_forward
 from layerrope.tensors import open_source
 from layerrope.tensors.gguf_write import Value, write_gguf
 from layerrope.tokens import Tokenizer
+from layerrope.trained import check_finite
 
 FILE = "model.gguf"
 READERS = ("auto", "plain", "llama.cpp")
@@ -131,7 +132,9 @@ def export_gguf(
     words, why = vocabulary(tokenizer, config.vocab_size)
     with published(Path(to), overwrite) as aside:
         facts = metadata(stock, config, dtype, Path(to).name) | words
-        write_gguf(aside / FILE, facts, gguf_tensors(stock, config, folded, dtype))
+        tensors = gguf_tensors(stock, config, folded, dtype)
+        check_finite(f"the export in {dtype_word(dtype)}", tensors.items())
+        write_gguf(aside / FILE, facts, tensors)
         proof = prove_gguf(model, folded, aside, dtype, reader) | {"no_tokenizer": why_no_tokenizer or why or None}
         write_json(aside / "proof.json", proof)
     return proof
@@ -207,7 +210,7 @@ def _by_plain(file: Path, stock: Stock, ids: Tensor) -> Trace:
         theirs: torch.from_numpy(np.array(source.read([name], limit=1 << 62)[name])) for name, theirs in names.items()
     }
     logits, streams = stock_forward(config, tensors, ids)
-    return Trace(logits, [[h] for h in streams])
+    return Trace(logits, [[h] for h in streams], [tensors["model.embed_tokens.weight"]])
 
 
 def _stock_names(stock: Stock, n_layer: int, tied: bool) -> dict[str, str]:

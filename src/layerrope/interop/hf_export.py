@@ -14,18 +14,13 @@ from layerrope.errors import InputError, one_of
 from layerrope.files import read_json, write_json
 from layerrope.interop.hf import from_pretrained, load_stock, quiet, transformers
 from layerrope.patching import Patch, fold_patched, patch_of
-from layerrope.proof import POSITIONS, Trace, compare, demand, measured, sample_ids, trace
-from layerrope.publish import published
+from layerrope.proof import POSITIONS, Trace, compare, demand, embeddings, measured, sample_ids, trace
+from layerrope.publish import TOKENIZER_FILES, published
 from layerrope.stock import DTYPES, dtype_word
+from layerrope.trained import check_finite
 
-BESIDE = (
-    "tokenizer*",
-    "special_tokens_map.json",
-    "vocab.*",
-    "merges.txt",
-    "*.jinja",
-    "generation_config.json",
-)
+BESIDE = (*TOKENIZER_FILES, "generation_config.json")
+"""Files of the source that are copied as they are."""
 
 
 def export_patched(source: Path, to: Path, *, dtype: torch.dtype | None, overwrite: bool = False) -> dict[str, Any]:
@@ -44,8 +39,10 @@ def export_patched(source: Path, to: Path, *, dtype: torch.dtype | None, overwri
     folded = fold_patched(model)
     _check_numbers(source, folded, patch)
     with published(to, overwrite) as aside:
+        rounded = copy.deepcopy(folded).to(chosen)
+        check_finite(f"the export in {dtype_word(chosen)}", rounded.named_parameters())
         with quiet():
-            copy.deepcopy(folded).to(chosen).save_pretrained(aside)
+            rounded.save_pretrained(aside)
         for pattern in BESIDE:
             for file in source.glob(pattern):
                 shutil.copyfile(file, aside / file.name)
@@ -65,9 +62,7 @@ def _stored_dtype(source: Path) -> torch.dtype:
 
 def _check_numbers(source: Path, folded: Any, patch: Patch) -> None:
     """Raise InputError where a folded weight is not finite or a norm is zero throughout."""
-    for name, t in folded.named_parameters():
-        if not bool(torch.isfinite(t).all()):
-            raise InputError(f"{source}: tensor {name}, folded, holds numbers that are not finite")
+    check_finite(f"{source}, folded", folded.named_parameters())
     for site in patch.acting:
         if site.norm is not None and not bool((folded.get_parameter(f"{site.norm}.{site.weight}") + site.added).any()):
             raise InputError(f"{source}: norm {site.norm}, folded, is zero throughout: what it feeds sees nothing")
@@ -86,7 +81,7 @@ def _prove(model: Any, folded: Any, folder: Path, layers: str, dtype: torch.dtyp
     )
 
     def traced(m: Any) -> Trace:
-        return trace(m.get_submodule(layers), lambda: m(input_ids=ids, use_cache=False).logits)
+        return trace(m.get_submodule(layers), lambda: m(input_ids=ids, use_cache=False).logits, embeddings(m))
 
     source, read = traced(model), traced(load_stock(folder))
     demand(compare(source, traced(folded)), "the folded model")

@@ -17,6 +17,7 @@ from layerrope.patching import Patch, fold_patched, patch_of
 from layerrope.proof import Trace, compare, demand
 from layerrope.publish import published
 from layerrope.stock import dtype_word
+from layerrope.trained import check_finite
 
 
 def export_timm(model: nn.Module, to: str | os.PathLike[str], *, overwrite: bool = False) -> dict[str, Any]:
@@ -48,6 +49,7 @@ def export_timm(model: nn.Module, to: str | os.PathLike[str], *, overwrite: bool
         )
     patch = patch_of(model)
     folded = fold_patched(model)
+    check_finite("the folded model", folded.named_parameters())
     with published(Path(to), overwrite) as aside:
         save_for_hf(folded, str(aside), safe_serialization=True)
         try:
