@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -21,6 +23,16 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         line = f"document {name} says {name * 5} and then something else entirely.\n"
         (tmp_path / "text" / f"{name}.txt").write_text(line * 40)
     return tmp_path
+
+
+@pytest.fixture
+def one_rank(tmp_path: Path) -> Iterator[Any]:
+    """The device mesh of a process group of one."""
+    from torch import distributed as dist
+
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    yield dist.init_device_mesh("cpu", (1,), mesh_dim_names=("fsdp",))
+    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,7 +23,9 @@ from toy_run import curve, kill_config, run, same, tensors, toy_config, until
 from layerrope import checkpoint
 from layerrope.checkpoint import Checkpoint, latest, load, save, steps
 from layerrope.errors import InputError
+from layerrope.loading import load_lm
 from layerrope.run_folder import RunFolder
+from layerrope.trained import load_trained
 
 torch.set_num_threads(1)
 
@@ -305,3 +308,21 @@ def test_two_processes_cannot_train_one_run_but_a_dead_one_does_not_block(tmp_pa
         assert not (tmp_path / "config.json").exists()
     assert (tmp_path / "lock").exists()
     assert run(toy_config(), tmp_path).status == "done"
+
+
+def test_every_reader_takes_the_newest_sound_checkpoint_and_names_the_newest_that_is_not(tmp_path: Path) -> None:
+    run(toy_config(steps=6, checkpoint_every=2, keep_checkpoints=3), tmp_path)
+    for step, left in (("step-6", "step 4"), ("step-4", "step 2")):
+        (tmp_path / "checkpoints" / step / "optimizer.safetensors").unlink()
+        assert load_lm(tmp_path).label.endswith(left)
+        assert load_trained(tmp_path).label.endswith(left)
+    (tmp_path / "checkpoints" / "step-2" / "state.json").unlink()
+    for read in (load_lm, load_trained):
+        with pytest.raises(InputError, match=r"step-6 cannot be used: optimizer.safetensors is missing"):
+            read(tmp_path)
+        with pytest.raises(InputError, match=r"step-2 cannot be used"):
+            read(tmp_path / "checkpoints" / "step-2")
+    shutil.rmtree(tmp_path / "checkpoints")
+    for read in (load_lm, load_trained):
+        with pytest.raises(InputError, match="has no checkpoint yet"):
+            read(tmp_path)

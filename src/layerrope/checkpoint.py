@@ -298,3 +298,17 @@ def latest(folder: Path) -> tuple[Path | None, Checkpoint | None, list[str]]:
         except InputError as error:
             skipped.append(str(error))
     return None, None, skipped
+
+
+def chosen(run: Path, step: Path | None = None) -> tuple[Path, Checkpoint]:
+    """The checkpoint `step` of the run in folder `run`, or its newest that can be used; with its path.
+
+    Raises:
+        InputError: that one, or every one, is damaged, or there is none.
+    """
+    if step is not None:
+        return step, load(step)
+    path, found, skipped = latest(run / "checkpoints")
+    if path is None or found is None:
+        raise InputError(skipped[0] if skipped else f"{run} has no checkpoint yet: train further")
+    return path, found

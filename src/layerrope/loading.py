@@ -105,16 +105,9 @@ def _from_run(run: Path, step: Path | None) -> Loaded:
     if kind is not None:
         raise InputError(f"{run} is a run of another kind of model ({kind}), and this reads decoders: give a decoder's")
     config = from_json(ModelConfig, facts["config"].get("model"), f"{run / 'config.json'}: config.model")
-    candidates = [step] if step is not None else list(reversed(checkpoints.steps(run / "checkpoints")))
-    reasons = [f"{run} has no checkpoint yet: train further"]
-    for path in candidates:
-        problem = checkpoints.problem(path)
-        if problem is None:
-            model = lm_from_tensors(config, _read(path / "model.safetensors"))
-            tokenizer, why = run_tokenizer(facts)
-            return Loaded(model, f"{run} at step {checkpoints.number(path)}", tokenizer, why)
-        reasons.append(f"checkpoint {path} cannot be used: {problem}")
-    raise InputError(reasons[-1])
+    path, _ = checkpoints.chosen(run, step)
+    model = lm_from_tensors(config, _read(path / "model.safetensors"))
+    return Loaded(model, f"{run} at step {checkpoints.number(path)}", *run_tokenizer(facts))
 
 
 def _kind(model: Any) -> str | None:

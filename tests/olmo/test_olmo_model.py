@@ -5,10 +5,8 @@ Needs the extra `olmo`; docs/engines.md has the command.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatch
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,15 +214,6 @@ def test_one_graph_serves_every_block() -> None:
 def test_learned_gains_refuse_pipelines() -> None:
     with pytest.raises(InputError, match="pipeline"):
         olmo_config(replace(SHAPE, scheme="layerrope")).build().apply_pp(None)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def one_rank(tmp_path: Path) -> Iterator[Any]:
-    """A process group of one."""
-    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield torch.distributed.init_device_mesh("cpu", (1,), mesh_dim_names=("dp",))
-    torch.distributed.destroy_process_group()
 
 
 def test_gains_reach_bf16_blocks_in_fp32(one_rank: Any) -> None:

@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -155,15 +154,6 @@ def test_only_data_parallelism_is_taken(kind: str) -> None:
     setattr(config.parallelism, f"{kind}_parallel_degree", 2)
     with pytest.raises(InputError, match=f"{kind}_parallel_degree is 2"):
         config.model_spec.model.update_from_config(config=config)
-
-
-@pytest.fixture
-def one_rank(tmp_path: Path) -> Iterator[Any]:
-    """A process group of one."""
-    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield torch.distributed.init_device_mesh("cpu", (1,), mesh_dim_names=("fsdp",))
-    torch.distributed.destroy_process_group()
 
 
 def test_sharded_weights_fold_to_the_same(one_rank: Any) -> None:
