@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from layerrope.studies.findings import findings_of
 from layerrope.studies.paired import holm, paired_tests, t_test
 from layerrope.studies.reading import Found, read_found, runs_csv
 from layerrope.studies.recipes import ABLATION, ABSENT
-from layerrope.studies.report import write_study_report
+from layerrope.studies.report import setting_rows, write_study_report
 from layerrope.studies.robustness import good_region, sensitivity
 from layerrope.studies.scales import SCALES, SIZES, equal_shapes
 from layerrope.studies.stability import verdict
@@ -98,6 +99,30 @@ def test_the_sweep_comes_first_and_other_seeds_follow_at_the_best_rate() -> None
     more = plan.then(outcomes).runs[6:]
     assert [(r.config.model.scheme, r.config.lr, r.config.seed) for r in more] == [("prenorm", 0.2, 8)]
     assert len(plan.whole().runs) == 8
+
+
+def test_further_seeds_can_be_kept_to_the_smallest_sizes() -> None:
+    ask = Ask(scale="tiny", sizes=("tiny-16", "tiny-8", "tiny-12"), schemes=("lns",), seeds=(0, 1, 2), seeded_sizes=2)
+    plan = plan_study("ladder", ask)
+    outcomes = {run.key: ended(2.0 + run.config.lr) for run in plan.first().runs}
+    for study in (plan.then(outcomes), plan.whole()):
+        seeds = {(run.labels["size"], run.config.seed) for run in study.runs}
+        assert seeds == {*((size, 0) for size in ask.sizes), *((s, k) for s in ("tiny-8", "tiny-12") for k in (1, 2))}
+    assert (
+        plan_study("ladder", replace(ask, seeded_sizes=9)).cells
+        == plan_study("ladder", replace(ask, seeded_sizes=None)).cells
+    )
+    with pytest.raises(InputError, match="number of sizes from 1"):
+        replace(ask, seeded_sizes=0)
+    with pytest.raises(InputError, match="lr takes --seeds alone"):
+        plan_study("lr", replace(ask, sizes=()))
+
+
+def test_a_table_of_uneven_seeds_counts_them(tmp_path: Path) -> None:
+    ask = Ask(scale="tiny", schemes=("prenorm", "lns"), lrs=(0.01, 0.02), seeds=(0, 1), seeded_sizes=1)
+    plan = plan_study("ladder", ask)
+    found = on_disk(plan, tmp_path, lambda run: 3.0 + run.config.lr)
+    assert [row["seeds"] for row in setting_rows(found)] == ["2", "2", "1", "1", "1", "1"]
 
 
 def test_the_rate_study_trains_every_seed_at_every_rate() -> None:
@@ -216,6 +241,28 @@ def test_the_good_region_is_where_straight_lines_cross() -> None:
     assert edge is not None
     assert (edge.low, edge.open_low, edge.high, edge.open_high) == (1.0, True, 2.0, False)
     assert good_region({1.0: None}) is None
+    assert (found.tried, found.outside, found.least, found.most) == ((2.0, 4.0), (1.0, 8.0), 2.0, 8.0)
+    assert (edge.outside, edge.most) == ((None, 4.0), None)
+
+
+def test_a_region_of_one_rate_is_no_measured_width(tmp_path: Path) -> None:
+    """A grid of factors of two cannot tell a width of 1.1 from one of 4."""
+    narrow = good_region({1.0: 2.5, 2.0: 2.0, 4.0: 2.5})
+    assert narrow is not None
+    assert (narrow.least, narrow.most) == (1.0, 4.0)
+    assert narrow.width < 1.2
+
+    def loss(run: Run) -> float:
+        return 2 + (0.5 if run.config.model.scheme == "prenorm" else 0.01) * abs(math.log2(run.config.lr / 0.02))
+
+    ask = Ask(scale="tiny", schemes=("prenorm", "lns"), lrs=(0.01, 0.02, 0.04), bracket=0)
+    found = on_disk(plan_study("lr", ask), tmp_path, loss)
+    assert "one region reaches the edge of the grid and one holds a single rate of the grid" in words(found)
+    (rows,) = [rows for title, rows in findings_of(found).tables if title.startswith("Good")]
+    assert {row["scheme"]: row["by the rates tried alone"] for row in rows} == {
+        "lns": "at least 4x",
+        "prenorm": "1x to 4x",
+    }
 
 
 @given(st.floats(0.05, 2), st.floats(-3, 3))
@@ -336,7 +383,12 @@ def test_the_ablation_tests_pairs_and_says_what_the_rotation_is_worth(tmp_path: 
         return 3 + run.config.seed + gaps[run.config.model.scheme] + wobble + (run.config.lr > 0.015)
 
     found = on_disk(plan_study("ablation", ask), tmp_path, loss)
-    assert re.search(r"lead over prenorm: \+0\.100\d nats, 80% of it without rotation", words(found))
+    assert re.search(
+        r"lead over prenorm: \+0\.100\d \[.*\] nats; without the rotation \+0\.080\d.*, 80% of it\.", words(found)
+    )
+    assert re.search(
+        r"lead over prenorm-scaledinit: .*, no gain to divide, for that is not told from zero\.", words(found)
+    )
     tests = {test.scheme: test for test in paired_tests(found.groups[0].table, "layerrope")}
     assert tests["prenorm"].words == "worse"
     assert tests["layerrope:rotation=off"].words == "worse"

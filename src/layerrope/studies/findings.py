@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from layerrope.compare import Row, paired
 from layerrope.compare_charts import Figure, final_losses, rate_curves, rate_rows
 from layerrope.errors import InputError
 from layerrope.findings import signed
+from layerrope.intervals import Interval
 from layerrope.savings import resample, savings
 from layerrope.scaling import fit_scaling
 from layerrope.scaling_report import CAPTION, FitReport, chart, coefficient_rows, saving_rows, sentences
@@ -224,11 +225,20 @@ def _widths(rows: Sequence[Robustness]) -> list[dict[str, Any]]:
             "good from": _geometric([region.low for region in r.regions]),
             "to": _geometric([region.high for region in r.regions]),
             "width": "lost" if r.width is None else f"{'at least ' if r.bound else ''}{r.width:.1f}x",
+            "by the rates tried alone": _limits(r),
             "sensitivity, nats": "" if r.sensitivity is None else f"{r.sensitivity:.4f}",
             "of prenorm's": _share(r.sensitivity, None if plain is None else plain.sensitivity),
         }
         for r in rows
     ]
+
+
+def _limits(row: Robustness) -> str:
+    """The width without lines between rates: `2x to 8x`."""
+    if row.limits is None:
+        return ""
+    least, most = row.limits
+    return f"at least {least:.3g}x" if most is None else f"{least:.3g}x to {most:.3g}x"
 
 
 def _geometric(values: Sequence[float]) -> str:
@@ -248,14 +258,14 @@ def _wider(rows: Sequence[Robustness]) -> list[str]:
     for row in rows:
         if row is plain or row.width is None or not row.sensitivity or not plain.sensitivity:
             continue
-        bound = (
-            " (one region reaches the edge of the grid, so this is no measured ratio)"
-            if row.bound or plain.bound
-            else ""
-        )
+        doubts = ["one region reaches the edge of the grid"] if row.bound or plain.bound else []
+        doubts += ["one holds a single rate of the grid"] if row.unresolved or plain.unresolved else []
+        bound = f" ({' and '.join(doubts)}, so this is no measured ratio)" if doubts else ""
+        ratio = plain.sensitivity / row.sensitivity
+        how = f"{ratio:.2f} times lower" if ratio >= 1 else f"{1 / ratio:.2f} times higher"
         said.append(
             f"{row.scheme}: good rates span {row.width / plain.width:.2f} times Pre-Norm's factor{bound}; sensitivity"
-            f" {plain.sensitivity / row.sensitivity:.2f} times lower."
+            f" {how}."
         )
     return said
 
@@ -283,22 +293,27 @@ def _ablation(found: Found, said: Said) -> None:
 
 
 def _left_without_rotation(group: Group) -> list[str]:
-    """How much of LayerRoPE's lead over each baseline is there without the rotation."""
-    loss = {row.scheme: row.val_loss for row in group.table.ranked}
-    whole, magnitude = loss.get("layerrope"), loss.get("layerrope:rotation=off")
-    if whole is None or magnitude is None:
-        return []
+    """How much of LayerRoPE's lead over each baseline is there without the rotation; no share of what is no lead."""
+    rows = {row.scheme: row for row in group.table.ranked}
     said: list[str] = []
     for baseline in ("prenorm", "prenorm-scaledinit", "lns"):
-        theirs = loss.get(baseline)
-        if theirs is None:
+        lead, kept = (_lead(rows, name, baseline) for name in ("layerrope", "layerrope:rotation=off"))
+        if lead is None or kept is None:
             continue
-        lead = theirs - whole
-        kept = f", {(theirs - magnitude) / lead:.0%} of it without rotation" if lead > 0 else ""
+        gain = lead.decided and lead.mean > 0
+        share = f"{kept.mean / lead.mean:.0%} of it" if gain else "no gain to divide, for that is not told from zero"
         said.append(
-            f"{_at(group)}LayerRoPE's lead over {baseline}: {lead:+.4f} nats{kept} ({theirs - magnitude:+.4f})."
+            f"{_at(group)}LayerRoPE's lead over {baseline}: {signed(lead, 4)} nats; without the rotation"
+            f" {signed(kept, 4)}, {share}."
         )
     return said
+
+
+def _lead(rows: Mapping[str, Row], scheme: str, baseline: str) -> Interval | None:
+    """Loss of the baseline minus that of the scheme, paired by seed; None where either has no finished run."""
+    if scheme not in rows or baseline not in rows:
+        return None
+    return paired(rows[baseline].trials, rows[scheme].trials)
 
 
 # ---------------------------------------------------------------------------------------------------------- the others

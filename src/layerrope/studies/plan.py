@@ -36,6 +36,9 @@ class Ask:
     further, until it lies between two others; 0: none; none: the scale's own"""
     seeds: tuple[int, ...] = ()
     """the first one is swept over the rates, the others are trained at the best rate"""
+    seeded_sizes: int | None = None
+    """sizes, the smallest first, at which seeds beyond the first are trained; the larger ones have one seed. none:
+    all"""
     budgets: tuple[str, ...] = ()
     """length of each run: tokens per parameter (20x), tokens (2M) or steps (200); several make an axis"""
     embed_stds: tuple[float, ...] = ()
@@ -58,6 +61,8 @@ class Ask:
             raise InputError("seeds are whole numbers from 0")
         if any(not lr > 0 for lr in self.lrs):
             raise InputError(f"a learning rate must be positive: got {min(self.lrs):g}")
+        if self.seeded_sizes is not None and self.seeded_sizes < 1:
+            raise InputError(f"--seeded-sizes is a number of sizes from 1: got {self.seeded_sizes}")
         if self.bracket is not None and self.bracket < 0:
             raise InputError(f"--bracket is a number of rates from 0: got {self.bracket}")
 
@@ -74,6 +79,8 @@ class Cell:
     lrs: tuple[float, ...]
     added: int = 0
     """rates among them that came in beyond the edge of those first asked for"""
+    seeded: bool = True
+    """seeds beyond the first are trained"""
 
     @property
     def name(self) -> tuple[tuple[str, Any], ...]:
@@ -128,7 +135,7 @@ class Plan:
             return first
         runs = {(cell_name(run.labels), run.config.lr): run for run in first.runs}
         more: list[tuple[Cell, float, int]] = []
-        for cell in self.cells:
+        for cell in filter(_seeded, self.cells):
             best = best_rate(trials_of([runs[cell.name, lr] for lr in cell.lrs], outcomes))
             more += [(cell, best, seed) for seed in self.seeds[1:] if best is not None]
         added = self._study(more)
@@ -138,7 +145,7 @@ class Plan:
     def whole(self) -> Study:
         """What the plan trains in all, with each cell's middle rate in place of its best one: to count costs."""
         rest = [] if self.full else self.seeds[1:]
-        more = [(cell, cell.lrs[len(cell.lrs) // 2], seed) for cell in self.cells for seed in rest]
+        more = [(cell, cell.lrs[len(cell.lrs) // 2], seed) for cell in filter(_seeded, self.cells) for seed in rest]
         first, added = self.first(), self._study(more)
         labels, points = (*first.labels, *added.labels), (*first.points, *added.points)
         return dataclasses.replace(first, points=points, labels=labels)
@@ -153,6 +160,10 @@ class Plan:
     def axes(self) -> list[str]:
         """Names of the settings' values."""
         return list(dict.fromkeys(name for cell in self.cells for name in cell.setting))
+
+
+def _seeded(cell: Cell) -> bool:
+    return cell.seeded
 
 
 def _beyond(cell: Cell, trials: Sequence[Trial]) -> float | None:

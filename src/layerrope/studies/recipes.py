@@ -196,6 +196,8 @@ RECIPES: dict[str, Recipe] = {
     "competitors": competitors,
     "loop": loop,
 }
+SIZED = ("ladder", "depth", "ablation", "competitors")
+"""Studies whose axis can hold smaller and larger models, each seed at its best rate."""
 ABSENT = {
     "numerics": "it needs quantised inference of trained runs, which this version does not have",
 }
@@ -211,6 +213,8 @@ def plan_study(name: str, ask: Ask) -> Plan:
     if name in ABSENT:
         raise InputError(f"the study {name} cannot be run: {ABSENT[name]}; there are {', '.join(RECIPES)}")
     made = RECIPES[one_of("study", name, RECIPES)]
+    if ask.seeded_sizes is not None and name not in SIZED:
+        raise InputError(f"--seeded-sizes is for studies over sizes ({', '.join(SIZED)}); {name} takes --seeds alone")
     return made(ask, SCALES[one_of("scale", ask.scale, SCALES)])
 
 
@@ -221,21 +225,36 @@ def _plan(
     """Settings x budgets x starts of the stream x schemes, each at its rates; budgets are in Pre-Norm's parameters."""
     base = _asked(ask, base)
     cells: list[Cell] = []
+    last = _last_seeded(ask, base, settings)
     for setting in _with_axes(ask, scale, settings):
         fields = dict(setting.fields)
-        there = replaced(base, {k: v for k, v in fields.items() if k != "budget"})
-        size = count_parameters(replace(there.model, scheme="prenorm"))[0]
+        there, size = _in_setting(base, fields)
         fields["steps"] = steps_of(fields.pop("budget"), size, there.tokens_per_step)
         for scheme in dict.fromkeys(ask.schemes or schemes):
             count_parameters(
                 replace(there.model, scheme=scheme)
             )  # refuses what does not fit, before anything is trained
-            cells.append(Cell(scheme, setting.labels, fields, tuple(sorted(set(ask.lrs or scale.lrs)))))
+            rates = tuple(sorted(set(ask.lrs or scale.lrs)))
+            cells.append(Cell(scheme, setting.labels, fields, rates, seeded=size <= last))
     question = next(line for line in (RECIPES[name].__doc__ or "").splitlines() if line)
     seeds = tuple(dict.fromkeys(ask.seeds or scale.seeds))
     return Plan(
         name, question, base, tuple(cells), seeds, bracket=scale.bracket if ask.bracket is None else ask.bracket
     )
+
+
+def _in_setting(base: TrainConfig, fields: Mapping[str, Any]) -> tuple[TrainConfig, int]:
+    """The config of a setting, and its parameters with Pre-Norm."""
+    there = replaced(base, {k: v for k, v in fields.items() if k != "budget"})
+    return there, count_parameters(replace(there.model, scheme="prenorm"))[0]
+
+
+def _last_seeded(ask: Ask, base: TrainConfig, settings: list[Setting]) -> float:
+    """Parameters of the largest size at which seeds beyond the first are trained."""
+    if ask.seeded_sizes is None:
+        return math.inf
+    sizes = sorted({_in_setting(base, setting.fields)[1] for setting in settings})
+    return sizes[min(ask.seeded_sizes, len(sizes)) - 1]
 
 
 def _with_axes(ask: Ask, scale: Scale, settings: list[Setting]) -> list[Setting]:

@@ -35,11 +35,16 @@ def write_study_report(found: Found) -> tuple[Said, dict[str, Any]]:
 
 
 def setting_rows(found: Found) -> list[dict[str, Any]]:
-    """Every scheme of every setting at its best rate, in words."""
+    """Every scheme of every setting at its best rate, in words; with its seeds where these are not equally many."""
+    counts = {row.seeds for group in found.groups for row in group.table.ranked}
     return [
-        {**{k: str(v) for k, v in group.setting.items()}, **row}
+        {
+            **{k: str(v) for k, v in group.setting.items()},
+            **shown,
+            **({"seeds": str(row.seeds)} if len(counts) > 1 else {}),
+        }
         for group in found.groups
-        for row in shown_rows(group.table)
+        for row, shown in zip(group.table.rows, shown_rows(group.table), strict=True)
     ]
 
 

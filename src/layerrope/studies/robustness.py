@@ -2,7 +2,8 @@
 
 The width is the factor between the highest and the lowest rate at which the loss is within `NEAR` nats of the scheme's
 own best, by straight lines between neighbouring rates in log rate. Towards a rate that diverged the region ends at the
-last rate that did not, and towards the edge of the grid it is only known to reach the edge.
+last rate that did not, and towards the edge of the grid it is only known to reach the edge. A region of one rate is
+narrower than the grid can see: the lines make of a parabola's top a roof, which is narrower still.
 """
 
 from __future__ import annotations
@@ -29,11 +30,26 @@ class Region:
     open_low: bool
     """the lowest rate tried is still good: the region may be wider"""
     open_high: bool
+    tried: tuple[float, float]
+    """lowest and highest rate tried in it"""
+    outside: tuple[float | None, float | None]
+    """nearest rates tried below and above that are not in it"""
 
     @property
     def width(self) -> float:
         """high / low, a factor."""
         return self.high / self.low
+
+    @property
+    def least(self) -> float:
+        """The width that the rates tried show by themselves, without lines between them."""
+        return self.tried[1] / self.tried[0]
+
+    @property
+    def most(self) -> float | None:
+        """The width that the rates tried leave room for; None: no end was found."""
+        low, high = self.outside
+        return None if low is None or high is None else high / low
 
 
 def good_region(losses: Mapping[float, float | None], near: float = NEAR) -> Region | None:
@@ -50,24 +66,30 @@ def good_region(losses: Mapping[float, float | None], near: float = NEAR) -> Reg
     limit = ended[best] + near
     rates = sorted(losses)
     at = rates.index(best)
-    low, open_low = _edge(rates[at::-1], losses, limit)
-    high, open_high = _edge(rates[at:], losses, limit)
-    return Region(best, ended[best], low, high, open_low, open_high)
+    low, lowest, below = _edge(rates[at::-1], losses, limit)
+    high, highest, above = _edge(rates[at:], losses, limit)
+    tried, outside = (lowest, highest), (below, above)
+    return Region(best, ended[best], low, high, below is None, above is None, tried, outside)
 
 
-def _edge(rates: Sequence[float], losses: Mapping[float, float | None], limit: float) -> tuple[float, bool]:
-    """Walk along `rates` from the best one; where the loss crosses `limit`, and whether it never does."""
+def _edge(
+    rates: Sequence[float], losses: Mapping[float, float | None], limit: float
+) -> tuple[float, float, float | None]:
+    """Walk along `rates` from the best one: where the loss crosses `limit`, the last rate before and the first after.
+
+    The first after is None where the loss never crosses.
+    """
     last = rates[0]
     for rate in rates[1:]:
         here, there = losses[last], losses[rate]
         assert here is not None
         if there is None:
-            return last, False
+            return last, last, rate
         if there > limit:
             share = (limit - here) / (there - here)
-            return math.exp(math.log(last) + share * math.log(rate / last)), False
+            return math.exp(math.log(last) + share * math.log(rate / last)), last, rate
         last = rate
-    return last, True
+    return last, last, None
 
 
 def sensitivity(losses: Mapping[float, float | None], start: float) -> float | None:
@@ -100,6 +122,22 @@ class Robustness:
     @property
     def bound(self) -> bool:
         return any(r.open_low or r.open_high for r in self.regions)
+
+    @property
+    def unresolved(self) -> bool:
+        """A region holds one rate of those tried, so its width is a guess between it and its neighbours."""
+        return any(r.least == 1 for r in self.regions)
+
+    @property
+    def limits(self) -> tuple[float, float | None] | None:
+        """Least and most width by the rates tried alone, geometric means over seeds; no most where no end was found."""
+        if not self.regions:
+            return None
+        most = [r.most for r in self.regions if r.most is not None]
+        whole = len(most) == len(self.regions)
+        return statistics.geometric_mean([r.least for r in self.regions]), (
+            statistics.geometric_mean(most) if whole else None
+        )
 
 
 def robustness(trials: Sequence[Trial], start: float, near: float = NEAR) -> list[Robustness]:
