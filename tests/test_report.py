@@ -87,6 +87,14 @@ def test_the_pictures_are_there_and_not_blank(made: Path) -> None:
         assert len(data) > 8000
 
 
+def test_a_picture_does_not_take_the_place_of_something_else(made: Path, tmp_path: Path) -> None:
+    table, before = tmp_path / "runs-dark.csv", (made / "report.html").stat().st_mtime_ns
+    table.write_text("scheme,loss\n")
+    assert cli.main(["report", str(made), "--picture", str(tmp_path / "runs.csv")]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == [table.name]
+    assert (made / "report.html").stat().st_mtime_ns == before, "the report is written before the clash is told"
+
+
 def test_the_readme_s_picture_is_drawn(made: Path, tmp_path: Path) -> None:
     data = write_picture(read_comparison(made), tmp_path / "images" / "compare.png").read_bytes()
     assert data.startswith(b"\x89PNG")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerrope.errors import InputError
-from layerrope.files import strict, write_atomic
+from layerrope.files import PNG, SVG, strict, write_atomic
 
 if TYPE_CHECKING:
     import altair as alt
@@ -203,7 +203,7 @@ def save_png(chart: Chart, path: str | os.PathLike[str], scale: float = 2.0, mod
     data = vl_convert.vegalite_to_png(
         embeddable(chart), vl_version=vega_lite_version(), scale=scale, config=theme(mode)
     )
-    return write_atomic(path, data)
+    return write_atomic(path, data, over=PNG)
 
 
 def save_svg(chart: Chart, path: str | os.PathLike[str], mode: str = "light") -> Path:
@@ -211,7 +211,7 @@ def save_svg(chart: Chart, path: str | os.PathLike[str], mode: str = "light") ->
     import vl_convert
 
     text = vl_convert.vegalite_to_svg(embeddable(chart), vl_version=vega_lite_version(), config=theme(mode))
-    return write_atomic(path, text)
+    return write_atomic(path, text, over=SVG)
 
 
 def vega_lite_version() -> str:

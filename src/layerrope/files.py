@@ -11,11 +11,14 @@ import math
 import os
 import stat
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from layerrope.errors import InputError
+
+PAGE, PNG, SVG = b"<!DOCTYPE html", b"\x89PNG\r\n\x1a\n", b"<svg"
+"""First bytes of the pages and pictures that are written here."""
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
@@ -50,14 +53,15 @@ def dumps(value: Any, indent: int | None = 1) -> str:
     return json.dumps(strict(value), indent=indent, allow_nan=False, ensure_ascii=False)
 
 
-def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> Path:
+def write_atomic(path: str | os.PathLike[str], data: str | bytes, over: bytes = b"") -> Path:
     """Write `data` beside `path`, flush it to disk, then rename it into place.
 
     A link is written through: the file that it leads to is replaced, the link stays. A file that was there keeps its
-    mode. Raises InputError when the folder cannot be written or the disk is full; `path` then is as it was.
+    mode. Raises InputError when the folder cannot be written or the disk is full, or for a file that does not start
+    with `over` (see `keep_others`); `path` then is as it was.
     """
     path = Path(path)
-    target = _target(path)
+    target = keep_others(path, over)
     raw = data.encode() if isinstance(data, str) else data
     aside: str | None = None
     try:
@@ -75,6 +79,45 @@ def write_atomic(path: str | os.PathLike[str], data: str | bytes) -> Path:
         if aside is not None:
             Path(aside).unlink(missing_ok=True)
     return path
+
+
+def keep_others(path: str | os.PathLike[str], over: bytes) -> Path:
+    """The file that `path` names, which is empty, not there, or starts with `over`: one of the kind to be written.
+
+    Raises InputError for any other: a page or a picture takes the place of its last version, not of a user's table.
+    """
+    target = _target(Path(path))
+    try:
+        with open(target, "rb") as file:
+            found = file.read(len(over))
+    except (FileNotFoundError, NotADirectoryError):
+        return target
+    except OSError as error:
+        raise unwritable(path, error) from error
+    if found and found != over:
+        raise InputError(f"{path} is there and holds something else, so it is not written over: choose another name")
+    return target
+
+
+def apart(outputs: Iterable[str | os.PathLike[str]]) -> None:
+    """Raise InputError where two outputs are one file, or one would have to be a folder for another to lie in it."""
+    places = [Path(os.path.realpath(output)) for output in outputs]
+    if len(set(places)) < len(places):
+        raise InputError("two outputs have the same name: give each its own")
+    for place in places:
+        if any(place in other.parents for other in places):
+            raise InputError(f"{place.name} is one output and the folder of another: give each its own name")
+
+
+def ready(outputs: Iterable[tuple[str | os.PathLike[str] | None, bytes]]) -> None:
+    """Check all of a command's outputs (path or None, first bytes of its kind) before the first one is written.
+
+    Raises InputError where one is in another's way (`apart`) or would take the place of something else (`keep_others`).
+    """
+    asked = [(path, over) for path, over in outputs if path is not None]
+    apart(path for path, _ in asked)
+    for path, over in asked:
+        keep_others(path, over)
 
 
 def _target(path: Path) -> Path:

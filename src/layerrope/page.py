@@ -30,7 +30,7 @@ from layerrope.charts import (
     theme,
     vega_lite_version,
 )
-from layerrope.files import strict, write_atomic
+from layerrope.files import PAGE, strict, write_atomic
 
 if TYPE_CHECKING:
     import polars as pl
@@ -132,7 +132,7 @@ class Page:
 
     def write(self, path: str | os.PathLike[str]) -> Path:
         """Write the page to `path`, whole or not at all. Raises InputError if it cannot."""
-        return write_atomic(path, self.html())
+        return write_atomic(path, self.html(), over=PAGE)
 
     def _add(self, *blocks: str) -> Self:
         self._body.extend(blocks)

@@ -54,8 +54,10 @@ class Command:
 
     def run(self) -> int:
         from layerrope import terminal
+        from layerrope.files import PAGE, PNG, ready
         from layerrope.scaling_report import document, page, write_png
 
+        ready([(self.png, PNG), (self.html, PAGE)])
         report = self.report()
         if self.png is not None:
             write_png(report, self.png)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -118,27 +118,31 @@ class Command:
         return reached
 
     def _write(self, inspections: Sequence[Inspection]) -> None:
-        from layerrope.files import write_atomic
-        from layerrope.inspector.inspection import refuse_inputs
+        """Write what was asked for, once it is known that no output is in the way of another or of something else."""
+        from layerrope.charts import save_png
+        from layerrope.files import PAGE, PNG, ready, write_atomic
+        from layerrope.inspector.inspection import csv_text, refuse_inputs
 
-        refuse_inputs(inspections, [path for path in (self.html, self.png, self.csv, self.save) if path])
+        drawn = self._pictures(inspections)
+        refuse_inputs(inspections, [path for path in (self.html, self.csv, self.save, *drawn) if path is not None])
+        ready([(self.html, PAGE), (self.csv, b""), (self.save, b""), *((path, PNG) for path in drawn)])
         if self.html:
             from layerrope.inspector.report import report_page
 
             note(f"wrote {report_page(inspections).write(self.html)}")
-        if self.check and (self.html or self.png):
-            raise InputError("--check fits nothing, so there is no page and no chart: leave one of them out")
-        if self.png:
-            from layerrope.inspector.figures import save_pictures
-
-            for path in save_pictures(inspections, self.png):
-                note(f"wrote {path}")
+        for path, chart in drawn.items():
+            note(f"wrote {save_png(chart, path)}")
         if self.csv:
-            from layerrope.inspector.inspection import csv_text
-
             note(f"wrote {write_atomic(self.csv, csv_text(list(inspections)))}")
         if self.save:
             note(f"wrote {inspections[0].save_npz(self.save)}")
+
+    def _pictures(self, inspections: Sequence[Inspection]) -> dict[Path, Any]:
+        if not self.png:
+            return {}
+        from layerrope.inspector.figures import pictures
+
+        return pictures(inspections, self.png)
 
     def _show(self, inspections: Sequence[Inspection]) -> None:
         from layerrope.inspector.inspection import json_document

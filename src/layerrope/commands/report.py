@@ -11,6 +11,7 @@ from layerrope import terminal
 from layerrope.commands.compare import show
 from layerrope.commands.study import report_study
 from layerrope.errors import InputError
+from layerrope.files import PNG, ready
 from layerrope.report import read_comparison, write_picture, write_report
 from layerrope.studies.reading import read_found
 from layerrope.studies.recipes import RECIPES
@@ -33,15 +34,22 @@ class Command:
         if read_study(self.folder).name in RECIPES:
             return self._study()
         found = read_comparison(self.folder)
+        pictures = self._pictures()
+        ready((path, PNG) for path in pictures.values())
         document = write_report(found)
-        if self.picture is not None:
-            write_picture(found, self.picture)
-            write_picture(found, self.picture.with_stem(f"{self.picture.stem}-dark"), mode="dark")
+        for mode, path in pictures.items():
+            write_picture(found, path, mode)
         if self.json:
             terminal.emit_json(document)
         else:
             show(found)
         return 0 if found.table.ranked else 1
+
+    def _pictures(self) -> dict[str, Path]:
+        """Light or dark -> file."""
+        if self.picture is None:
+            return {}
+        return {"light": self.picture, "dark": self.picture.with_stem(f"{self.picture.stem}-dark")}
 
     def _study(self) -> int:
         if self.picture is not None:

@@ -341,11 +341,17 @@ def save_pictures(inspections: Sequence[Inspection], path: str | os.PathLike[str
 
     Raises InputError for another kind of picture, or where it cannot write.
     """
+    drawn = pictures(inspections, path)
+    refuse_inputs(inspections, list(drawn))
+    return [save_png(chart, file) for file, chart in drawn.items()]
+
+
+def pictures(inspections: Sequence[Inspection], path: str | os.PathLike[str]) -> dict[Path, Any]:
+    """What `save_pictures` draws: file -> chart. Raises InputError for another kind of picture."""
     check_picture_path(path)
-    refuse_inputs(inspections, [path])
     path = Path(path)
     if path.suffix.lower() == ".png":
-        return [save_png(_overview(inspections), path)]
+        return {path: _overview(inspections)}
     labels = short_labels([i.label for i in inspections]) if len(inspections) > 1 else [""]
     drawn = [
         (f"{label}.{name}".lstrip("."), _alone(name, figure, inspection.label))
@@ -353,8 +359,7 @@ def save_pictures(inspections: Sequence[Inspection], path: str | os.PathLike[str
         for name, figure in charts(inspection).items()
     ]
     stems = file_names(name for name, _ in drawn)
-    refuse_inputs(inspections, [path / f"{stem}.png" for stem in stems])
-    return [save_png(chart, path / f"{stem}.png") for stem, (_, chart) in zip(stems, drawn, strict=True)]
+    return {path / f"{stem}.png": chart for stem, (_, chart) in zip(stems, drawn, strict=True)}
 
 
 def _overview(inspections: Sequence[Inspection]) -> alt.VConcatChart:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layerrope.errors import InputError
-from layerrope.files import write_atomic, write_json
+from layerrope.files import apart, write_atomic, write_json
 from layerrope.inspector.depth_law import best_law
 from layerrope.inspector.mds import pure_scaling_picture
 from layerrope.inspector.naming import array_names
@@ -243,14 +243,12 @@ class Inspection:
 
 
 def refuse_inputs(inspections: Sequence[Inspection], outputs: Sequence[str | os.PathLike[str]]) -> None:
-    """Raises InputError where an output is a file that was read, by whatever name or link, or the same as another."""
+    """Raises InputError where an output is a file that was read, by whatever name or link, or by any name twice."""
     read = [file for i in inspections for file in i.table.files]
     for output in map(Path, outputs):
         if any(_same(output, file) for file in read):
             raise InputError(f"{output} is what was inspected, so it is not written over: choose another name")
-    places = [os.path.realpath(output) for output in outputs]
-    if len(set(places)) < len(places):
-        raise InputError("two outputs have the same name: give each its own")
+    apart(outputs)
 
 
 def _same(a: Path, b: Path) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from layerrope.errors import InputError
-from layerrope.files import write_atomic
+from layerrope.files import PAGE, keep_others, write_atomic
 from layerrope.lab import budget, measured, specs
 from layerrope.lab.runs import runs_page
 from layerrope.page import asset, chart_library, self_contained, themes
@@ -46,9 +46,10 @@ def write_lab(
 
     Raises:
         InputError: a folder is not what it should be, the page would be larger than `MOST_BYTES`, or it cannot be
-            written.
+            written: `path` holds something else than a page.
     """
-    return write_atomic(path, lab_page(run, runs))
+    keep_others(path, PAGE)  # before the work
+    return write_atomic(path, lab_page(run, runs), over=PAGE)
 
 
 def lab_page(run: str | os.PathLike[str] | None = None, runs: str | os.PathLike[str] | None = None) -> str:
