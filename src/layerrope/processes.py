@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
-import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -21,11 +18,10 @@ from layerrope.launch import ATTEMPTS, Job, Listener, Outcome, Part, Queue, shar
 from layerrope.recipe import to_json
 from layerrope.run_folder import Result
 from layerrope.session import Report
+from layerrope.workers import LOG, WORKER, died, worker_env
 
-WORKER = (sys.executable, "-m", "layerrope.worker")
 GRACE = 120.0
 """Seconds that workers get to save their state after Ctrl-C (one that is compiling first finishes that)."""
-LOG = "worker.log"
 
 
 def run_local(
@@ -103,13 +99,6 @@ class Worker:
         return Outcome("failed", error=self.last.get("error") or died(self.process.returncode), attempts=attempt)
 
 
-def worker_env(threads: int) -> dict[str, str]:
-    """The environment of a worker with so many threads."""
-    own = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    # one process compiles with one thread: a pool of compiler processes would take the other workers' cores
-    return {**os.environ, **own, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-
-
 def _start(run_dir: Path, threads: int, command: Sequence[str]) -> subprocess.Popen[str]:
     """A worker process in a session of its own, so that the terminal's Ctrl-C reaches only the launcher."""
     try:
@@ -127,14 +116,6 @@ def _start(run_dir: Path, threads: int, command: Sequence[str]) -> subprocess.Po
             )
     except OSError as error:
         raise unwritable(run_dir, error) from error
-
-
-def died(code: int) -> str:
-    """A worker's exit status in words."""
-    if code < 0:
-        hint = " (the system may have run out of memory)" if -code == signal.SIGKILL else ""
-        return f"the worker was ended by signal {-code}, {signal.strsignal(-code)}{hint}"
-    return f"the worker ended with status {code} and no result: see its {LOG}"
 
 
 class Pool:

@@ -8,10 +8,7 @@ the launcher follows, so results come as they are made; the results that submiti
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -20,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from layerrope.errors import InputError, MissingExtra, reason
-from layerrope.files import dumps, read_json, unwritable, write_json
+from layerrope.files import read_json, unwritable, write_json
 from layerrope.launch import ATTEMPTS, Job, Listener, Outcome
-from layerrope.processes import GRACE, LOG, WORKER, died, worker_env
+from layerrope.processes import GRACE
 from layerrope.recipe import to_json
 from layerrope.run_folder import Result, read_result
 from layerrope.session import Report
+from layerrope.slurm_task import REPORTS, Task
+from layerrope.workers import LOG
 
-REPORTS = "slurm.jsonl"
-"""What the worker says, in the run's folder."""
 TICKET = "slurm.json"
 """The id of the job that trains the run, while there is one."""
 REQUEUES = 10_000
@@ -79,62 +76,6 @@ class SlurmOptions:
             "name": "layerrope",
         }
         return {name: value for name, value in asked.items() if value is not None}
-
-
-# ------------------------------------------------------------------------------------------------- inside of the job
-class Task:
-    """What runs in the job: one worker from start to end. Submitted by value; submitit calls it."""
-
-    def __init__(self, words: dict[str, Any]) -> None:
-        self.words = words
-        self.process: subprocess.Popen[str] | None = None
-
-    def __call__(self) -> None:
-        """Train until the worker ends. How it ended stands in the run's folder.
-
-        The last line is the task's own: where it is missing, the task was killed, even if its worker could still save.
-        """
-        folder = Path(self.words["run_dir"])
-        with open(folder / REPORTS, "a", encoding="utf-8") as out, open(folder / LOG, "a", encoding="utf-8") as log:
-            self.process = subprocess.Popen(
-                WORKER,
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=log,
-                env=worker_env(int(self.words["threads"])),
-                text=True,
-                encoding="utf-8",
-                preexec_fn=_ignore_warning,
-            )
-            assert self.process.stdin is not None
-            self.process.stdin.write(dumps(self.words, indent=None) + "\n")
-            self.process.stdin.flush()
-            _await_end(self.process)
-            code = self.process.wait()
-            out.write(dumps({"ended": code} | ({"error": died(code)} if code else {}), indent=None) + "\n")
-
-    def checkpoint(self) -> Any:
-        """Called by submitit when the time limit is near: save, and say what to requeue."""
-        import submitit  # pyright: ignore[reportMissingImports]
-
-        if self.process is not None and self.process.stdin is not None:
-            self.process.stdin.close()
-            _await_end(self.process)
-        return submitit.helpers.DelayedSubmission(Task(self.words))
-
-
-def _await_end(process: subprocess.Popen[str]) -> None:
-    """Return when the process has ended, without taking note of it.
-
-    `Popen.wait` holds a lock while it waits: called again by a signal handler on top of itself, it would never return.
-    """
-    with contextlib.suppress(ChildProcessError):  # taken note of already
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-
-
-def _ignore_warning() -> None:
-    """Slurm signals every process of a step; the warning is the task's, and would end a worker at once."""
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
 # -------------------------------------------------------------------------------------------------------- the cluster
@@ -300,9 +241,11 @@ class Fleet:
         for job in jobs:
             _fresh(job.run_dir)
         said = [{"config": to_json(job.config), "run_dir": str(job.run_dir.resolve()), **self.words} for job in jobs]
-        for job, number in zip(jobs, self.cluster.submit([Task(words) for words in said]), strict=True):
-            self.out[job.run_dir] = Followed(job, number, attempt)
-            write_json(job.run_dir / TICKET, {"job_id": number})
+        numbers = self.cluster.submit([Task(words) for words in said])
+        runs = [Followed(job, number, attempt) for job, number in zip(jobs, numbers, strict=True)]
+        self.out |= {run.job.run_dir: run for run in runs}  # all of them, so that a full disk below cancels all
+        for run in runs:
+            write_json(run.job.run_dir / TICKET, {"job_id": run.id})
 
     def _follow(self, run: Followed) -> None:
         """Pass on what the worker has reported since the last look."""

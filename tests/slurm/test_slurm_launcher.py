@@ -27,7 +27,8 @@ from layerrope.launch import Job, Outcome, run_here
 from layerrope.recipe import TrainConfig, to_json
 from layerrope.run_folder import Result, read_metrics
 from layerrope.session import Report
-from layerrope.slurm import REPORTS, TICKET, Processes, Slurm, SlurmOptions, Task, run_slurm
+from layerrope.slurm import TICKET, Processes, Slurm, SlurmOptions, run_slurm
+from layerrope.slurm_task import REPORTS, Task
 
 MODEL = ModelConfig(n_layer=2, n_head=2, d_model=8, d_ff=8, seq_len=16)
 TINY = TrainConfig(
@@ -184,6 +185,25 @@ def test_ctrl_c_cancels_all(tmp_path: Path) -> None:
     assert cluster.log[-1] == "cancelled a b"
 
 
+def test_a_disk_that_is_full_once_the_jobs_are_out_cancels_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, value: object) -> None:
+        raise InputError(f"no space left while writing {path}")
+
+    monkeypatch.setattr("layerrope.slurm.write_json", full)
+    cluster = script({"a": [[report(1)] * 9], "b": [[report(1)] * 9]})
+    with pytest.raises(InputError, match="no space left"):
+        launch(tmp_path, cluster, ["a", "b"])
+    assert cluster.log[-1] == "cancelled a b"
+
+
+def test_a_job_loads_torch_in_its_worker_alone() -> None:
+    """Slurm's own process of a job only waits."""
+    seen = "import sys, layerrope.slurm_task; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+    assert Task.__module__ == "layerrope.slurm_task"
+
+
 def test_jobs_of_an_earlier_call_are_followed_and_not_submitted_again(tmp_path: Path) -> None:
     cluster = script({"b": [[finish]]})
     for name in ("a", "c"):
@@ -305,7 +325,7 @@ def test_submitits_local_executor_trains_the_same_numbers(tmp_path: Path) -> Non
 
 WARNED = """
 import json, signal, sys
-from layerrope.slurm import Task
+from layerrope.slurm_task import Task
 
 task = Task(json.loads(sys.argv[1]))
 signal.signal(signal.SIGUSR1, lambda number, frame: print(task.checkpoint().function.words == task.words, flush=True))
