@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from layerrope.numerics_study import score_comparison, write_numerics
+from layerrope.numerics_study import score_schemes, settings_in, write_numerics
 from layerrope.record import Purpose
 from layerrope.report import read_comparison
 from layerrope.terminal import note
@@ -35,6 +35,7 @@ PURPOSE = Purpose(
 
 if __name__ == "__main__":
     found = read_comparison(Path(sys.argv[1]))
-    scored = score_comparison(found, TOKENS, BATCH, note)
+    (setting,) = settings_in(found.folder)
+    scored = score_schemes(found.folder, setting, TOKENS, BATCH, note)
     command = "python results/numerics/record.py runs/demo-seeds"
     write_numerics(found, scored, Path(__file__).parent, PURPOSE, command, TOKENS)

@@ -35,7 +35,7 @@ from layerrope.stock import (
     to_stock,
 )
 from layerrope.tokens import EOT, Tokenizer
-from layerrope.trained import check_finite
+from layerrope.trained import check_finite, is_run
 
 FORMATS = (*STOCKS, "gguf", "layerrope")
 SHAPE = ("n_layer", "n_head", "n_kv_head", "d_model", "d_ff", "vocab_size", "seq_len", "eps", "rope_base", "tie")
@@ -82,7 +82,7 @@ def export(
     """
     why = ""
     if not isinstance(source, LM) and is_patched(Path(source)):
-        return _export_patched(Path(source), Path(to), as_, dtype, overwrite)
+        return _export_patched(Path(source), Path(to), as_, dtype, reader, overwrite)
     if not isinstance(source, LM):
         loaded = load_lm(source)
         source, tokenizer, why = loaded.model, tokenizer or loaded.tokenizer, loaded.why_no_tokenizer
@@ -97,12 +97,16 @@ def export(
     return Exported(Path(to), proof)
 
 
-def _export_patched(source: Path, to: Path, as_: str | None, dtype: str | None, overwrite: bool) -> Exported:
+def _export_patched(
+    source: Path, to: Path, as_: str | None, dtype: str | None, reader: str, overwrite: bool
+) -> Exported:
     """A folder of a model that `layerrope.apply` patched, as its own stock class."""
     from layerrope.interop.hf_export import export_patched
 
     if as_ is not None:
         raise InputError(f"{source} is a patched model: it is exported as its own class, without --as")
+    if choose_reader(reader) != "transformers":
+        raise InputError(f"{source} is a patched model: transformers reads it, no reader of our own (--reader)")
     chosen = None if dtype is None else DTYPES[one_of("dtype", dtype, DTYPES)]
     return Exported(to, export_patched(source, to, dtype=chosen, overwrite=overwrite))
 
@@ -310,6 +314,8 @@ def verify(source: LM | str | os.PathLike[str], folder: str | os.PathLike[str], 
     is_gguf = (path / "model.gguf").exists()
     if not is_gguf and not (path / "config.json").exists():
         raise InputError(f"{path} has no config.json: give a folder that layerrope export wrote")
+    if not is_gguf and is_run(path):
+        raise InputError(f"{path} is a run and no export: give a folder that layerrope export wrote")
     model = source if isinstance(source, LM) else load_lm(source).model
     return _verify_gguf(model, path, reader) if is_gguf else prove(model, path, reader=reader)
 

@@ -16,14 +16,18 @@ import torch
 
 import layerrope
 from layerrope.charts import save_png, scheme_channels
-from layerrope.data import load_data
+from layerrope.compare import Table, Trial
+from layerrope.data import DataConfig, load_data
 from layerrope.errors import InputError
 from layerrope.files import csv_text, write_atomic
 from layerrope.intervals import Interval, t_interval
 from layerrope.loading import load_lm
 from layerrope.numerics import FORMATS, GROUP, Numerics, numerics
 from layerrope.record import Purpose, bullets, markdown, opening, portable
-from layerrope.report import Comparison, made_with, processor, version_lines
+from layerrope.report import Comparison, made_with, processor, read_comparison, version_lines
+from layerrope.studies.reading import read_found
+from layerrope.studies.recipes import RECIPES
+from layerrope.study import read_study
 
 if TYPE_CHECKING:
     import altair as alt
@@ -49,26 +53,59 @@ class Scored:
         return next(row.change for row in self.found.rows if row.format == name)
 
 
-def score_comparison(
-    found: Comparison, tokens: int, batch_size: int, progress: Callable[[str], object] = lambda text: None
+@dataclass(frozen=True)
+class Compared:
+    """The schemes of one setting, to be scored side by side."""
+
+    name: str
+    """the setting in words; empty where there is one only"""
+    table: Table
+    data: DataConfig
+
+
+def settings_in(folder: Path) -> list[Compared]:
+    """What stands in the folder of a comparison, or of any study of language models: one entry a setting.
+
+    Raises:
+        InputError: there is no study, or no run of it was finished.
+    """
+    study = read_study(folder)
+    if study.name in RECIPES:
+        groups = read_found(folder).groups
+        made = [Compared(group.name, group.table, group.runs[0].config.data) for group in groups]
+    else:
+        made = [Compared("", read_comparison(folder).table, study.base.data)]
+    made = [one for one in made if _finished(one.table)]
+    if not made:
+        raise InputError(f"{folder} has no finished run: train it first")
+    return made
+
+
+def _finished(table: Table) -> list[Trial]:
+    """Every scheme's finished runs at its best rate."""
+    return [trial for row in table.ranked for trial in row.trials if trial.result is not None]
+
+
+def score_schemes(
+    folder: Path, found: Compared, tokens: int, batch_size: int, progress: Callable[[str], object] = lambda text: None
 ) -> list[Scored]:
-    """Score the runs at each scheme's best rate on the comparison's validation text.
+    """Score the runs of one setting at each scheme's best rate on their validation text.
 
     Args:
+        folder: where the runs lie.
         tokens: positions scored, at most.
         progress: told of each run before it is scored.
 
     Raises:
-        InputError: no run was finished, or one cannot be read.
+        InputError: a run cannot be read, or is no decoder's.
     """
-    trials = [trial for row in found.table.ranked for trial in row.trials if trial.result is not None]
-    if not trials:
-        raise InputError(f"{found.folder} has no finished run: train the comparison first")
-    batches = list(load_data(found.study.base.data).eval_batches(batch_size, tokens))
+    trials = _finished(found.table)
+    batches = list(load_data(found.data).eval_batches(batch_size, tokens))
+    where = f"{found.name}: " if found.name else ""
     scored = []
     for i, trial in enumerate(trials):
-        progress(f"{i + 1} of {len(trials)}: {trial.scheme}, seed {trial.seed}")
-        model = load_lm(found.folder / trial.key).model
+        progress(f"{where}{i + 1} of {len(trials)}: {trial.scheme}, seed {trial.seed}")
+        model = load_lm(folder / trial.key).model
         scored.append(Scored(trial.scheme, trial.seed, trial.lr, trial.key, numerics(model, batches)))
     return scored
 

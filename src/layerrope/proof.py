@@ -170,7 +170,9 @@ def compare(ours: Trace, theirs: Trace, floor: float = 1.0) -> Difference:
 def _same_tables(ours: list[Tensor] | None, theirs: list[Tensor] | None) -> bool:
     if ours is None or theirs is None:
         return True
-    return len(ours) == len(theirs) and all(_distance(a, b) <= _allowed([a], 0.0) for a, b in zip(ours, theirs))
+    if len(ours) != len(theirs):
+        return False
+    return all(_distance(a, b) <= _allowed([a], 0.0) for a, b in zip(ours, theirs, strict=True))
 
 
 def _distance(a: Tensor, b: Tensor) -> float:

@@ -98,6 +98,44 @@ def test_the_command_prints_one_json_document(tasks: Path, exported: Path, capsy
     assert cli.main(["eval", str(exported)]) == 2
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"limit": 0}, "limit must be at least 1"),
+        ({"limit": -1}, "limit must be at least 1"),
+        ({"n_shot": -1}, "shots must be at least 0"),
+        ({"batch_size": 0}, "batch-size must be at least 1"),
+    ],
+)
+def test_numbers_that_are_none_are_refused(tasks: Path, exported: Path, options: dict[str, int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        evaluate_lm(exported, ["tiny_choice"], include=tasks, **options)
+
+
+def test_gains_are_not_left_out_of_a_score_without_a_word(tmp_path: Path, tasks: Path) -> None:
+    """transformers reads a patched folder as the stock model, its gains unread."""
+    import transformers
+
+    import layerrope
+
+    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    patched = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=257, **shape))
+    layerrope.apply(patched)
+    patched.save_pretrained(tmp_path / "patched")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    for folder, message in (("patched", "its gains would be lost"), ("run", "export it first"), ("no", "no such file")):
+        with pytest.raises(InputError, match=message):
+            evaluate_lm(tmp_path / folder, ["tiny_choice"], include=tasks)
+
+
+def test_what_lm_eval_cannot_read_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "lost.yaml").write_text(CHOICE.replace("tiny_choice", "lost").replace("FOLDER", str(tmp_path)))
+    harness = LayerRoPELM(model("layerrope", vocab_size=257, seq_len=96), Bytes())
+    with pytest.raises(InputError, match=r"lm-eval cannot run these tasks on this model \(.*choices\.jsonl"):
+        evaluate_lm(harness, ["lost"], include=tmp_path)
+
+
 def test_generation_stops_where_it_is_told() -> None:
     harness = LayerRoPELM(model("layerrope", vocab_size=257, seq_len=96), Bytes())
     whole = harness._generate("abc", {"max_gen_toks": 30})

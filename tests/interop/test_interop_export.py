@@ -193,6 +193,29 @@ def test_a_config_that_contradicts_the_source_is_refused_though_a_reader_would_n
         verify(model("layerrope"), tmp_path / "out", reader="plain")
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--overwrite"], "leave out --overwrite"),
+        (["--as", "gguf"], "leave out --as"),
+        (["--dtype", "bf16"], "leave out --dtype"),
+        (["--to", "x"], "--to DIR to write a folder, or --verify"),
+    ],
+)
+def test_a_comparison_takes_no_options_of_writing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert cli.main(["export", str(tmp_path / "run"), "--verify", str(tmp_path / "out"), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_is_no_export_to_compare_with(tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="is a run and no export"):
+        verify(model("layerrope"), tmp_path / "run")
+
+
 def test_a_tensor_too_many_is_refused(tmp_path: Path) -> None:
     export(model("layerrope"), tmp_path / "out", reader="plain")
     tensors = folder_tensors(tmp_path / "out")

@@ -11,7 +11,16 @@ import pytest
 from layerrope import cli
 from layerrope.errors import InputError
 from layerrope.numerics import FORMATS, Numerics, Row
-from layerrope.numerics_study import LOW, Scored, answers, loss_rows, score_comparison, stream_rows, write_numerics
+from layerrope.numerics_study import (
+    LOW,
+    Scored,
+    answers,
+    loss_rows,
+    score_schemes,
+    settings_in,
+    stream_rows,
+    write_numerics,
+)
 from layerrope.record import Purpose
 from layerrope.report import read_comparison
 
@@ -35,7 +44,9 @@ def scored(scheme: str, seed: int, change: float, largest: float = 2.0) -> Score
 def test_every_run_is_scored_and_recorded(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = read_comparison(runs)
     told: list[str] = []
-    made = score_comparison(found, 256, 4, told.append)
+    (setting,) = settings_in(runs)
+    assert setting.name == ""
+    made = score_schemes(runs, setting, 256, 4, told.append)
     assert sorted((run.scheme, run.seed) for run in made) == [("lns", 0), ("lns", 1), ("prenorm", 0), ("prenorm", 1)]
     assert len(told) == 4
     purpose = Purpose("A title", "Is it so?", "More of it.")
@@ -63,6 +74,12 @@ def test_every_run_is_scored_and_recorded(runs: Path, tmp_path: Path, capsys: py
         (["--text", "x.txt"], "its own validation text"),
         (["--tokens", "0"], "tokens must be"),
         (["--batch-size", "0"], "batch-size must be"),
+        (["--limit", "3"], "--limit needs --tasks"),
+        (["--through", "transformers"], "--through needs --tasks"),
+        (["--device", "cuda"], "--device needs --tasks or --loops"),
+        (["--contrast", "adaptive"], "--contrast needs --loops"),
+        (["--loops", "2"], "two different evaluations"),
+        (["--tasks", "piqa"], "two different evaluations"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -70,6 +87,30 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     assert cli.main(["eval", str(runs), "--numerics", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_study_is_scored_setting_by_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each with the data of its own: here two lengths of context."""
+    (tmp_path / "text.txt").write_text("The cat sat on the mat, and the dog on the log. " * 400)
+    words = ["study", "context", "--scale", "tiny", "--sizes", "8", "16", "--schemes", "prenorm", "lns", "--seeds", "0"]
+    words += ["--lrs", "1e-3", "--budgets", "2", "--data", str(tmp_path / "text.txt"), "--eval-tokens", "256"]
+    assert cli.main([*words, "--jobs", "0", "--out", str(tmp_path / "runs")]) == 0
+    assert [one.data.seq_len for one in settings_in(tmp_path / "runs")] == [8, 16]
+    capsys.readouterr()
+    assert cli.main(["eval", str(tmp_path / "runs"), "--numerics", "--tokens", "64", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [(run["setting"], run["scheme"]) for run in said["runs"]] == [
+        (f"context {n}", scheme) for n in (8, 16) for scheme in ("prenorm", "lns")
+    ]
+    assert len(said["says"]) == 2 * len(LOW)
+    assert said["says"][0].startswith("context 8: bf16 costs at most ")
+    assert cli.main(["eval", str(tmp_path / "runs"), "--numerics", "--tokens", "64"]) == 0
+    assert "(context 16)" in capsys.readouterr().out
+
+
+def test_the_study_of_that_name_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["study", "numerics", "--dry-run"]) == 2
+    assert "layerrope eval FOLDER --numerics" in capsys.readouterr().err
 
 
 def test_sentences_tell_a_difference_only_beyond_the_seeds() -> None:

@@ -132,6 +132,8 @@ def test_a_patched_folder_exports_as_the_stock_model(
     made.save_pretrained(tmp_path / "patched")
     assert cli.main(["export", str(tmp_path / "patched"), "--to", str(tmp_path / "out"), "--json"]) == 0
     proof: Any = json.loads(capsys.readouterr().out)
+    assert cli.main(["export", str(tmp_path / "patched"), "--to", str(tmp_path / "x"), "--reader", "plain"]) == 2
+    assert "transformers reads it" in capsys.readouterr().err
     assert proof["passed"] is True
     assert proof["max_difference"] <= proof["tolerance"]
     assert set(proof["folded"]) == {"attn_read", "attn_write", "mlp_read", "mlp_write"}

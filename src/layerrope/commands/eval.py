@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from layerrope.loading import Loaded
     from layerrope.loop_eval import LoopCurve
     from layerrope.numerics import Numerics
+    from layerrope.numerics_study import Scored
 
 TASK_SETS: dict[str, tuple[str, ...]] = {
     "commonsense": (
@@ -33,6 +34,19 @@ TASK_SETS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Named sets: eight multiple-choice tasks of commonsense reasoning."""
+EVALUATIONS = ("tasks", "numerics", "loops")
+BELONGS: dict[str, tuple[str, ...]] = {
+    "include": ("tasks",),
+    "limit": ("tasks",),
+    "shots": ("tasks",),
+    "through": ("tasks",),
+    "device": ("tasks", "loops"),
+    "text": ("numerics",),
+    "tokens": ("numerics", "loops"),
+    "contrast": ("loops",),
+    "early": ("loops",),
+}
+"""Option -> the evaluations that it belongs to."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +59,7 @@ class Command:
 
     source: Annotated[str, tyro.conf.Positional]
     """run, checkpoint (RUN/checkpoints/step-N), exported folder or stock folder; for --numerics also a folder that
-    layerrope compare wrote"""
+    layerrope compare or layerrope study wrote"""
     tasks: tuple[str, ...] = ()
     """names that lm-eval knows, or a named set: commonsense (eight tasks)"""
     include: Path | None = None
@@ -59,10 +73,10 @@ class Command:
     through: str = "adapter"
     """adapter (this package's model) or transformers (lm-eval loads the folder itself)"""
     device: str = "cpu"
-    """cpu, cuda, cuda:N, for the adapter"""
+    """cpu, cuda, cuda:N, for --tasks and --loops"""
     numerics: bool = False
     """instead of tasks: loss in fp32, bf16, fp16, int8, int4 and fp8, and the size of the stream by depth; of a
-    comparison: under every scheme, with intervals over the seeds"""
+    comparison or a study: under every scheme, with intervals over the seeds"""
     text: Path | None = None
     """text file for --numerics; a run's own validation text where its data is at hand"""
     tokens: int = 20_000
@@ -77,12 +91,21 @@ class Command:
     """print the scores as one JSON document on stdout"""
 
     def run(self) -> int:
-        if self.numerics:
-            return self._numerics()
-        if self.loops:
-            return self._loops()
-        if self.contrast is not None:
-            raise InputError("--contrast needs --loops, the iterations that it is scored after")
+        return {"tasks": self._tasks, "numerics": self._numerics, "loops": self._loops}[self._which()]()
+
+    def _which(self) -> str:
+        """The evaluation that is asked for. Raises InputError for two at once, or an option of another one."""
+        asked = [name for name in EVALUATIONS if getattr(self, name)]
+        if len(asked) > 1:
+            raise InputError(f"--{asked[0]} and --{asked[1]} are two different evaluations: ask for one of them")
+        which = asked[0] if asked else "tasks"
+        for option in fields(self):
+            of = BELONGS.get(option.name, EVALUATIONS)
+            if which not in of and getattr(self, option.name) != option.default:
+                raise InputError(f"--{option.name} needs {' or '.join(f'--{name}' for name in of)}: leave it out")
+        return which
+
+    def _tasks(self) -> int:
         one_of("way", self.through, ("adapter", "transformers"))
         tasks = [task for name in self.tasks for task in TASK_SETS.get(name, (name,))]
         if not tasks:
@@ -95,16 +118,16 @@ class Command:
             return 0
         out.print(table(found))
         note(f"before a text: {found.bos}")
+        cuts = "not counted by lm-eval's own loader, which warns of each"
         if found.cuts is not None:
-            note(f"cut on the left: {found.cuts.requests:,} requests, {found.cuts.tokens:,} tokens")
+            cuts = f"{found.cuts.requests:,} requests, {found.cuts.tokens:,} tokens"
+        note(f"cut on the left: {cuts}")
         return 0
 
     def _numerics(self) -> int:
         from layerrope.loading import load_lm
         from layerrope.numerics import numerics
 
-        if self.tasks:
-            raise InputError("--numerics and --tasks are two different evaluations: ask for one of them")
         self._check_sizes()
         if (Path(self.source) / "study.json").is_file():
             return self._numerics_by_scheme()
@@ -118,22 +141,20 @@ class Command:
         return 0
 
     def _numerics_by_scheme(self) -> int:
-        from layerrope.commands.compare import table
-        from layerrope.numerics_study import answers, loss_rows, score_comparison, stream_rows
-        from layerrope.report import read_comparison
+        from layerrope.numerics_study import answers, score_schemes, settings_in
 
         if self.text is not None:
             raise InputError("a comparison is scored on its own validation text: leave out --text")
-        scored = score_comparison(read_comparison(Path(self.source)), self.tokens, self.batch_size, note)
+        folder = Path(self.source)
+        made = {}
+        for found in settings_in(folder):
+            scored = made[found.name] = score_schemes(folder, found, self.tokens, self.batch_size, note)
+            if not self.json:
+                show_schemes(found.name, scored)
         if self.json:
-            emit_json({"source": self.source, "runs": [asdict(run) for run in scored], "says": answers(scored)})
-            return 0
-        out.print(
-            table(loss_rows(scored), "Nats per token that each format adds, mean over seeds ± half a 95% interval")
-        )
-        out.print(table(stream_rows(scored), "The stream in fp32, means over seeds"))
-        for line in answers(scored):
-            out.print(f"- {line}", markup=False)
+            runs = [{"setting": name, **asdict(run)} for name, scored in made.items() for run in scored]
+            says = [f"{name}: {line}".removeprefix(": ") for name in made for line in answers(made[name])]
+            emit_json({"source": self.source, "runs": runs, "says": says})
         return 0
 
     def _check_sizes(self) -> None:
@@ -146,8 +167,6 @@ class Command:
         from layerrope.loopcd import read_contrast
         from layerrope.machine import check_machine
 
-        if self.tasks:
-            raise InputError("--loops and --tasks are two different evaluations: ask for one of them")
         how = None if self.contrast is None else read_contrast(self.contrast, self.early)
         self._check_sizes()
         device = check_machine(self.device)
@@ -183,9 +202,9 @@ class Command:
         from layerrope.machine import check_machine
 
         options = {"limit": self.limit, "n_shot": self.shots, "include": self.include, "batch_size": self.batch_size}
-        if self.through == "transformers":
-            return evaluate_lm(Path(self.source), tasks, **options)
         device = check_machine(self.device)
+        if self.through == "transformers":
+            return evaluate_lm(Path(self.source), tasks, **options, device=str(device))
         loaded = load_lm(self.source)
         if loaded.tokenizer is None:
             raise InputError(f"{self.source} comes without a tokenizer: {loaded.why_no_tokenizer}")
@@ -202,6 +221,19 @@ def _head(path: Path, chars: int) -> str:
             return file.read(chars)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path} ({error}): give a text file in UTF-8") from error
+
+
+def show_schemes(name: str, scored: list[Scored]) -> None:
+    """What each format costs every scheme in the setting `name`, for a terminal."""
+    from layerrope.commands.compare import table
+    from layerrope.numerics_study import answers, loss_rows, stream_rows
+
+    where = f" ({name})" if name else ""
+    caption = f"Nats per token that each format adds, mean over seeds ± half a 95% interval{where}"
+    out.print(table(loss_rows(scored), caption))
+    out.print(table(stream_rows(scored), f"The stream in fp32, means over seeds{where}"))
+    for line in answers(scored):
+        out.print(f"- {line}", markup=False)
 
 
 def numerics_tables(found: Numerics) -> tuple[Table, Table]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +10,9 @@ import tyro
 
 from layerrope.errors import InputError
 from layerrope.terminal import emit_json, out
+
+WRITING = ("as_", "dtype", "overwrite")
+"""Options that say how a folder is written."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,9 @@ class Command:
     def run(self) -> int:
         if (self.to is None) == (self.verify is None):
             raise InputError("give --to DIR to write a folder, or --verify DIR to compare one")
+        for option in fields(self):
+            if self.verify is not None and option.name in WRITING and getattr(self, option.name) != option.default:
+                raise InputError(f"--verify compares a folder as it is: leave out --{option.name.strip('_')}")
         proof = self._export() if self.verify is None else self._verify(self.verify)
         if self.json:
             emit_json({"folder": self.to or self.verify, **proof})

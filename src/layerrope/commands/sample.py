@@ -47,7 +47,7 @@ class Command:
     early: int = 1
     """iteration that --contrast decodes against"""
     json: bool = False
-    """print prompt, text and ids as one JSON document on stdout"""
+    """print prompt, text and seed as one JSON document on stdout"""
 
     def run(self) -> int:
         from layerrope.loopcd import read_contrast

@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from layerrope.errors import InputError, MissingExtra, one_of
+from layerrope.errors import InputError, MissingExtra, one_of, reason
+from layerrope.files import read_json
+from layerrope.loading import is_patched
 from layerrope.model import LM
 from layerrope.scoring import Cuts, Scorer
 from layerrope.tokens import Tokenizer
@@ -114,26 +116,34 @@ def evaluate_lm(
     n_shot: int | None = None,
     include: Path | None = None,
     batch_size: int = 8,
+    device: str = "cpu",
 ) -> Evaluation:
     """Run lm-eval's tasks on a model.
 
     Args:
         model: a `LayerRoPELM`, or the path of a folder, which lm-eval then loads by transformers.
         tasks: names that lm-eval knows.
-        limit: documents per task.
+        limit: documents per task; None: all.
         n_shot: examples in the context; None: each task's own number.
         include: a folder with task files of your own.
         batch_size: rows of a forward pass, where a folder is given.
+        device: cpu, cuda or cuda:N, where a folder is given.
 
     Raises:
-        InputError: an unknown task.
+        InputError: an unknown task, a number that is none, a folder that is no stock model, or what lm-eval says of
+            tasks whose files or data it cannot read.
     """
     own = isinstance(model, LayerRoPELM)
+    if not own:
+        _check_folder(Path(model))
+    for name, value, least in (("limit", limit, 1), ("shots", n_shot, 0), ("batch-size", batch_size, 1)):
+        if value is not None and value < least:
+            raise InputError(f"{name} must be at least {least}: got {value}")
     manager = TaskManager(include_path=None if include is None else str(include))
     for task in tasks:
         one_of("task", task, manager.all_tasks)
-    options = {} if own else {"model_args": {"pretrained": str(model), "dtype": "float32"}, "batch_size": batch_size}
-    with contextlib.redirect_stdout(io.StringIO()):  # the harness prints tables of its own
+    loading = {"model_args": {"pretrained": str(model), "dtype": "float32"}, "batch_size": batch_size}
+    with _told(), contextlib.redirect_stdout(io.StringIO()):  # the harness prints tables of its own
         found = simple_evaluate(
             model=model if own else "hf",
             tasks=list(tasks),
@@ -142,15 +152,33 @@ def evaluate_lm(
             task_manager=manager,
             log_samples=False,
             bootstrap_iters=0,
-            **({"device": "cpu"} | options),
+            **({} if own else loading | {"device": device}),
         )
     assert found is not None
     scores = {task: _numbers(found["results"][task]) for task in found["results"]}
     samples = {task: int(n["effective"]) for task, n in found.get("n-samples", {}).items()}
     cuts = model.scorer.cuts if own else None
-    return Evaluation(
-        scores, samples, cuts, "end-of-text once before an empty context or a whole document, else nothing"
-    )
+    return Evaluation(scores, samples, cuts, BOS)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise InputError unless transformers reads `folder` as the whole model that lies there."""
+    if is_patched(folder):
+        raise InputError(f"{folder} is a model patched by layerrope.apply: export it first, or its gains would be lost")
+    config = read_json(folder / "config.json")
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise InputError(f"{folder} is no folder that transformers reads: export it first, or leave out --through")
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Inside, what lm-eval and its data loaders raise becomes an InputError."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"lm-eval cannot run these tasks on this model ({reason(error)})") from error
 
 
 def _numbers(result: dict[str, Any]) -> dict[str, float]:

@@ -199,9 +199,10 @@ RECIPES: dict[str, Recipe] = {
 SIZED = ("ladder", "depth", "ablation", "competitors")
 """Studies whose axis can hold smaller and larger models, each seed at its best rate."""
 ABSENT = {
-    "numerics": "it needs quantised inference of trained runs, which this version does not have",
+    "numerics": "it trains nothing that another study does not have: score a comparison's or study's folder with"
+    " layerrope eval FOLDER --numerics",
 }
-"""Studies that are asked for and cannot be made yet, with the reason."""
+"""Studies that are asked for and are none, with what to do instead."""
 
 
 def plan_study(name: str, ask: Ask) -> Plan:
