@@ -20,8 +20,11 @@ import torch
 
 import layerrope
 from layerrope import account, gain_table, tiers
+from layerrope.errors import InputError
 from layerrope.inspector.mds import pure_scaling_picture
 from layerrope.intervals import Interval, t_interval
+from layerrope.savings import Saving, savings
+from layerrope.scaling_report import saved
 from layerrope.scaling_table import read_points
 from layerrope.toy_stream import LEARNED, block, power, power_update, relative_update, variance
 
@@ -190,15 +193,23 @@ def direction_turns() -> Answer:
 
 # ------------------------------------------------------------------------------------------------- from the records
 Runs = list[dict[str, str]]
+EQUAL = 0.02
+"""Nats that count as no difference: half of LayerRoPE's lead over Pre-Norm at the paper's smallest size, 0.043."""
 
 
-def runs_of(record: str) -> Runs | None:
-    """The finished runs of a record; None: there is no such record."""
+def ended_in(record: str) -> Runs | None:
+    """The runs of a record that ended, lost ones too; None: there is no such record."""
     path = ROOT / "results" / record / "runs.csv"
     if not path.exists():
         return None
     with path.open(newline="") as lines:
-        return [row for row in csv.DictReader(lines) if row["status"] == "done"]
+        return [row for row in csv.DictReader(lines) if row["status"] != "interrupted"]
+
+
+def runs_of(record: str) -> Runs | None:
+    """The runs of a record that reached their end; None: there is no such record."""
+    ended = ended_in(record)
+    return None if ended is None else [row for row in ended if row["status"] == "done"]
 
 
 def best(runs: Runs, scheme: str) -> dict[str, float]:
@@ -253,9 +264,16 @@ def at(budget: str) -> str:
 
 
 def judged(leads: Mapping[Any, Interval], positive: bool) -> str:
-    """The verdict on leads that should be above zero, or, not `positive`, not be told from zero."""
+    """The verdict on leads that should be above zero, or, not `positive`, be none.
+
+    That there is none is only shown by an interval that has no room for one, not by an interval that holds zero.
+    """
     if not positive:
-        return CONTRADICTS if any(each.decided for each in leads.values()) else SAME
+        edges = [(each.low, each.high) for each in leads.values()]
+        if all(low is not None and high is not None and low > -EQUAL and high < EQUAL for low, high in edges):
+            return SAME
+        beyond = any(low is not None and high is not None and (low > EQUAL or high < -EQUAL) for low, high in edges)
+        return CONTRADICTS if beyond else UNTOLD
     if all(each.decided and each.mean > 0 for each in leads.values()):
         return SAME
     return CONTRADICTS if all(each.decided and each.mean < 0 for each in leads.values()) else UNTOLD
@@ -284,52 +302,107 @@ def share_of_magnitude(base: str, whole: str, part: str) -> Callable[[], Answer]
     return answer
 
 
+def swept(runs: Runs, scheme: str) -> dict[str, dict[float, float | None]]:
+    """Loss at every rate by seed; None where the run was lost, which is a rate that is not good."""
+    found: dict[str, dict[float, float | None]] = {}
+    for row in (row for row in runs if row["scheme"] == scheme):
+        loss = float(row["val_loss"]) if row["status"] == "done" else None
+        found.setdefault(row["seed"], {})[float(row["lr"])] = loss
+    return found
+
+
 def rates_are_wider() -> Answer:
-    runs = runs_of("lr")
+    runs = ended_in("lr")
     if runs is None:
         return NOT_RUN, ""
     from layerrope.studies.robustness import good_region, sensitivity
 
-    start, words, ratios = math.log(4096), [], {}
+    start, words, felt = math.log(4096), [], {}
     for name in ("prenorm", "layerrope"):
-        losses = {float(row["lr"]): float(row["val_loss"]) for row in runs if row["scheme"] == name}
-        region, spread = good_region(losses), sensitivity(losses, start)
-        if region is None or spread is None:
+        sweeps = list(swept(runs, name).values())
+        found = [(good_region(losses), sensitivity(losses, start)) for losses in sweeps]
+        whole = [(region, spread) for region, spread in found if region is not None and spread is not None]
+        if not whole:
             return UNTOLD, f"{name} has no finished run"
-        ratios[name] = spread
-        words.append(f"{name} good from {region.low:.2g} to {region.high:.2g}, sensitivity {spread:.3f} nats")
-    ratio = ratios["prenorm"] / ratios["layerrope"]
+        felt[name] = math.fsum(spread for _, spread in whole) / len(whole)
+        low, high = min(region.low for region, _ in whole), max(region.high for region, _ in whole)
+        words.append(f"{name} good from {low:.2g} to {high:.2g}, sensitivity {felt[name]:.3f} nats")
+    ratio, seeds = felt["prenorm"] / felt["layerrope"], len({row["seed"] for row in runs})
     verdict = SAME if ratio > 1.2 else CONTRADICTS if ratio < 1 / 1.2 else UNTOLD
-    return verdict, f"{'; '.join(words)}: {ratio:.2f} times less sensitive, one seed"
+    return verdict, f"{'; '.join(words)}: {ratio:.2f} times less sensitive, {counted(seeds)}"
+
+
+def counted(seeds: int) -> str:
+    return "one seed" if seeds == 1 else f"{seeds} seeds"
 
 
 def best_rate_ratio() -> Answer:
-    """LayerRoPE's best rate over Pre-Norm's, where both are inside the grid."""
-    runs = runs_of("lr")
+    """LayerRoPE's best rate over Pre-Norm's on the first seed; told only where both lie inside the grid."""
+    runs = ended_in("lr")
     if runs is None:
         return NOT_RUN, ""
-    rates = {}
+    rates, inside = {}, True
     for name in ("prenorm", "layerrope"):
-        mine = {float(row["lr"]): float(row["val_loss"]) for row in runs if row["scheme"] == name}
-        rates[name] = min(mine, key=lambda lr: mine[lr])
+        sweeps = swept(runs, name)
+        losses = sweeps[min(sweeps, key=int)] if sweeps else {}
+        ended = {lr: loss for lr, loss in losses.items() if loss is not None}
+        if not ended:
+            return UNTOLD, f"{name} has no finished run"
+        rates[name] = min(ended, key=lambda lr: ended[lr])
+        inside &= min(losses) < rates[name] < max(losses)
     ratio = rates["layerrope"] / rates["prenorm"]
-    verdict = SAME if ratio > 1 else CONTRADICTS if ratio < 1 else UNTOLD
-    return verdict, f"{rates['layerrope']:g} against {rates['prenorm']:g}: {ratio:g} times, one seed"
+    verdict = UNTOLD if ratio == 1 or not inside else SAME if ratio > 1 else CONTRADICTS
+    edge = "" if inside else ", at the edge of the grid"
+    return verdict, f"{rates['layerrope']:g} against {rates['prenorm']:g}: {ratio:g} times, one seed{edge}"
+
+
+@cache
+def ladder_s_savings(path: Path) -> list[Saving]:
+    """What LayerRoPE saves by the ladder's runs, against the best baseline first."""
+    points, _ = read_points(path)
+    return savings(layerrope.fit_scaling(points), schemes=("layerrope",))[0]
+
+
+def saves_compute(against: str | None) -> Callable[[], Answer]:
+    """Whether LayerRoPE needs less compute than the best baseline (None), or than the one named."""
+
+    def answer() -> Answer:
+        path = ROOT / "results" / "ladder" / "runs.csv"
+        if not path.exists():
+            return NOT_RUN, ""
+        try:
+            found = [s for s in ladder_s_savings(path) if against in (None, s.baseline)]
+        except InputError as error:
+            return UNTOLD, f"no curve was fitted: {error}"
+        if not found:
+            return UNTOLD, "no saving can be read off the curves"
+        first, words = found[0], saved(found[:1])[0]
+        if first.low is None or first.high is None:
+            return UNTOLD, words
+        return (SAME if first.low > 1 else CONTRADICTS if first.high < 1 else UNTOLD), words
+
+    return answer
+
+
+DEEPEST = 512
+"""Layers of the paper's deepest model."""
 
 
 def stable_at_depth(scheme: str, expected: bool) -> Callable[[], Answer]:
     def answer() -> Answer:
-        runs = runs_of("depth")
+        runs = ended_in("depth")
         if runs is None:
             return NOT_RUN, ""
         from layerrope.studies.stability import verdict
 
         losses = {}
-        for value, rows in settings(runs, "layers").items():
-            found = best(rows, scheme)
-            losses[int(value)] = found[min(found)] if found else None
+        for value, rows in settings([row for row in runs if row["scheme"] == scheme], "layers").items():
+            found = best([row for row in rows if row["status"] == "done"], scheme)
+            losses[int(value)] = found[min(found)] if found else None  # every run of this depth was lost
         if not any(losses.values()):
             return NOT_RUN, ""
+        if max(losses) < DEEPEST:
+            return UNTOLD, f"trained to {max(losses)} of {DEEPEST} layers so far"
         said = verdict(scheme, losses, {})
         stable = said.stable_to == max(losses)
         return (SAME if stable == expected else CONTRADICTS), said.words
@@ -476,9 +549,15 @@ CLAIMS: dict[str, list[Claim]] = {
             study("ablation"),
         ),
         Claim(
-            "The compute saved holds over a ladder of sizes.",
+            "The compute saved over Pre-Norm holds over a ladder of sizes.",
             "paper, Fig. 1",
-            compared("ladder", "layerrope", "prenorm", "size"),
+            saves_compute("prenorm"),
+            study("ladder"),
+        ),
+        Claim(
+            "And so it does over the best baseline of the ladder.",
+            "this project",
+            saves_compute(None),
             study("ladder"),
         ),
         Claim(

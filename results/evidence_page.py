@@ -22,7 +22,8 @@ by `results/evidence_page.py` from the code and from the records under `results/
 Our runs are tiny: 0.1 to 2 million weights in the layers, minutes each. They can contradict a statement made of every
 scale, and agree with a direction; they cannot confirm a number measured at a billion weights. A lead is the loss of the
 other scheme minus that of the first, at the best rate of each, paired by seed, with 95% intervals; "the budget cannot
-tell" means that an interval holds zero, or settings disagree.
+tell" means that an interval holds zero, or settings disagree, or a best rate lies at the edge of its grid. A statement
+that there is no difference agrees only where the interval has no room for one of 0.02 nats.
 """
 
 

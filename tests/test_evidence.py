@@ -99,3 +99,71 @@ def test_no_share_is_taken_of_a_loss(record: Path) -> None:
     write(record, "ablation", {"prenorm": [5.0, 5.1], "layerrope": [6.0, 6.1], "layerrope:rotation=off": [5.5, 5.6]})
     assert answer()[0] == "the budget cannot tell"
     assert "no gain to divide" in answer()[1]
+
+
+@pytest.mark.parametrize(
+    ("gaps", "verdict"),
+    [
+        ([0.001, 0.002, 0.003], "same direction at our scale"),
+        ([0.2, 0.3, -0.4], "the budget cannot tell"),
+        ([0.3, 0.31, 0.32], "contradicts"),
+        ([0.0], "the budget cannot tell"),
+    ],
+)
+def test_no_difference_is_shown_only_by_an_interval_without_room_for_one(
+    record: Path, gaps: list[float], verdict: str
+) -> None:
+    base = [5.0, 5.1, 5.2][: len(gaps)]
+    write(record, "ablation", {"layerrope": base, "prenorm": [b + g for b, g in zip(base, gaps, strict=True)]})
+    assert sys.modules["claims"].compared("ablation", "layerrope", "prenorm", positive=False)()[0] == verdict
+
+
+def write_rows(record: Path, name: str, lines: list[str]) -> None:
+    (record / name).mkdir(parents=True)
+    (record / name / "runs.csv").write_text("\n".join(lines) + "\n")
+
+
+def test_rates_that_were_lost_are_in_the_sensitivity_and_at_no_edge(record: Path) -> None:
+    lines = ["scheme,lr,seed,status,val_loss", "prenorm,0.01,0,done,5.1", "prenorm,0.02,0,done,5.0"]
+    lines += ["prenorm,0.04,0,diverged,", "prenorm,0.08,0,interrupted,"]
+    lines += [f"layerrope,{lr},0,done,{loss}" for lr, loss in ((0.01, 5.1), (0.02, 5.05), (0.04, 5.0))]
+    write_rows(record, "lr", lines)
+    claims = sys.modules["claims"]
+    verdict, words = claims.rates_are_wider()
+    assert verdict == "same direction at our scale"
+    start = 8.317766
+    assert f"prenorm good from 0.014 to 0.02, sensitivity {(0.1 + start - 5.0) / 3:.3f}" in words
+    assert claims.best_rate_ratio() == (
+        "the budget cannot tell",
+        "0.04 against 0.02: 2 times, one seed, at the edge of the grid",
+    )
+
+
+def test_depth_is_judged_when_the_deepest_is_trained(record: Path) -> None:
+    claims = sys.modules["claims"]
+    lines = ["scheme,layers,lr,seed,status,val_loss"]
+    lines += [f"prenorm,{depth},0.01,0,done,{5 - depth / 1000}" for depth in (8, 128)]
+    write_rows(record, "depth", [*lines, "lns,512,0.01,0,done,4.0", "prenorm,512,0.01,0,interrupted,"])
+    stable = claims.stable_at_depth("prenorm", True)
+    assert stable() == ("the budget cannot tell", "trained to 128 of 512 layers so far")
+    (record / "depth" / "runs.csv").write_text("\n".join([*lines, "prenorm,512,0.01,0,diverged,"]) + "\n")
+    assert stable()[0] == "contradicts"
+    assert "no run reached its end" in stable()[1]
+
+
+def test_a_ladder_is_judged_by_the_compute_it_saves(record: Path) -> None:
+    claims = sys.modules["claims"]
+    assert claims.saves_compute(None)()[0] == "not yet run"
+    wobble = iter(range(1000))
+    lines = ["scheme,lr,seed,flops,status,val_loss"]
+    for scheme, height in (("prenorm", 1.0), ("lns", 0.9), ("layerrope", 0.95)):
+        for size in range(12, 18):
+            loss = 1.8 + height * 10 ** (-0.15 * (size - 17)) * (1 + 1e-3 * (next(wobble) * 7 % 5 - 2))
+            lines.append(f"{scheme},0.01,0,1e{size},done,{loss}")
+    write_rows(record, "ladder", lines)
+    verdict, words = claims.saves_compute("prenorm")()
+    assert verdict == "same direction at our scale"
+    assert words.startswith("Compute saved against prenorm at the loss of its largest model, 2.7")
+    verdict, words = claims.saves_compute(None)()
+    assert verdict == "contradicts"
+    assert "against lns" in words
