@@ -35,7 +35,10 @@ def _(mo):
     mo.md(r"""
     ## Two layouts
 
-    $$\text{Post-Norm: } h \leftarrow \mathrm{norm}(h + f(h)), \qquad \text{Pre-Norm: } h \leftarrow h + f(\mathrm{norm}(h)).$$
+    $$\begin{aligned}
+    \text{Post-Norm: } & h \leftarrow \mathrm{norm}(h + f(h)), \\
+    \text{Pre-Norm: } & h \leftarrow h + f(\mathrm{norm}(h)).
+    \end{aligned}$$
 
     In Post-Norm the stream has the same size at every depth, so each layer's write counts as much as any other's. But the
     way from the loss back to layer 0 leads through a norm after every sublayer, and each norm's Jacobian multiplies the

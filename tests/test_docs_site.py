@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import browser, needs_browser
 from lesson_tools import ROOT, script
 
 from layerrope import cli
@@ -159,14 +160,44 @@ def test_the_folded_block_of_the_how_to_is_the_unfolded_one(tmp_path: Path, monk
     assert torch.allclose(before, folded, atol=1e-5)
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("zensical") is None, reason="the site needs: pip install 'layerrope[docs]'"
-)
-def test_the_site_builds_without_a_warning() -> None:
+@pytest.fixture(scope="module")
+def site() -> Path:
+    """The built site."""
+    pytest.importorskip("zensical", reason="the site needs: pip install 'layerrope[docs]'")
     done = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict", "--clean"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    site = (ROOT / "site" / "lessons" / "02_modernize.html").read_text(encoding="utf-8")
-    assert 'class="arithmatex"' in site
-    assert "<summary>Solution</summary>" in site
+    return ROOT / "site"
+
+
+def test_the_site_builds_without_a_warning(site: Path) -> None:
+    lesson = text(site / "lessons" / "02_modernize.html")
+    assert 'class="arithmatex"' in lesson
+    assert "<summary>Solution</summary>" in lesson
+
+
+def test_no_page_of_the_site_asks_another_host_for_a_script_a_style_or_a_picture(site: Path) -> None:
+    pages = sorted(site.glob("**/*.html"))
+    assert len(pages) > len(PAGES)  # and the one for a wrong address
+    for page in pages:
+        fetched = re.findall(r"<(?:script|img|iframe)[^>]* src=\"?([^\"\s>]+)", text(page))
+        fetched += re.findall(r"<link[^>]*stylesheet[^>]* href=\"?([^\"\s>]+)", text(page))
+        assert fetched
+        assert not [address for address in fetched if "//" in address], page.name
+
+
+@needs_browser
+def test_every_formula_is_set_without_a_network(site: Path) -> None:
+    with browser() as tab:
+        tab.look(390)
+        for page in sorted((site / "lessons").glob("*.html")):
+            tab.driver.get(page.as_uri())
+            formulas = len(re.findall(r'class="arithmatex"', text(page)))
+            assert tab.js("document.querySelectorAll('.arithmatex > math').length") == formulas > 0, page.name
+            assert not tab.js("document.querySelectorAll('.temml-error, merror').length"), page.name
+            wide = (
+                "[...document.querySelectorAll('div.arithmatex')].filter((e) => e.scrollWidth > e.clientWidth).length"
+            )
+            assert not tab.js(wide), f"{page.name}: a formula is wider than a phone: break the line"
+        assert not [url for url in tab.requests() if not url.startswith(("file:", "data:"))]
