@@ -20,7 +20,7 @@ from layerrope.commands.train import Command as Train
 from layerrope.config import ModelConfig, tier
 from layerrope.errors import InputError
 from layerrope.recipe import to_json
-from layerrope.roofline import DEVICES, Device, calibrated, collective_seconds, gains_elsewhere, parts_of, plan
+from layerrope.roofline import COLUMNS, DEVICES, Device, calibrated, collective_seconds, gains_elsewhere, parts_of, plan
 
 ROOT = Path(__file__).parents[1]
 SMALL = ModelConfig(n_layer=4, n_head=2, d_model=64, d_ff=176, scheme="layerrope")
@@ -113,8 +113,10 @@ def test_account_prints_plans(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)["plans"]
     assert [row["devices"] for row in found["layerrope"]] == [1, 8]
     assert found["layerrope"][1]["gains_bytes"] > 0 == found["prenorm"][1]["gains_bytes"]
-    assert cli.main(words) == 0
-    assert "MFU" in capsys.readouterr().out
+    assert cli.main([*words, "64", "512"]) == 0
+    said = capsys.readouterr().out
+    assert "\u2026" not in said  # no cell or heading is cut on a narrow terminal
+    assert all(name in said for name in COLUMNS)
 
 
 def test_the_how_to_runs_and_names_flags_that_exist(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ from layerrope.run_folder import read_record
 from layerrope.stock import STOCKS, from_stock, read_stock_config
 from layerrope.tensors import open_source
 from layerrope.tokens import Subwords, Tokenizer, load_file, read_tokenizer
-from layerrope.trained import check_finite
+from layerrope.trained import check_finite, run_of
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
@@ -83,7 +83,7 @@ def run_data(path: Path) -> Dataset | None:
     Raises:
         InputError: the data is no longer there.
     """
-    run = path.parent.parent if path.parent.name == "checkpoints" else path
+    run = run_of(path)
     facts = read_json(run / "config.json") if (run / "config.json").exists() else None
     if not (isinstance(facts, dict) and isinstance(facts.get("config"), dict) and "data" in facts["config"]):
         return None

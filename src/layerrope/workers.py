@@ -1,4 +1,4 @@
-"""How a worker process is started, and what its end says. Needs no torch: waiting for a worker costs next to nothing."""
+"""How a worker process is started, and what its end says. Without torch: waiting for a worker costs next to nothing."""
 
 from __future__ import annotations
 

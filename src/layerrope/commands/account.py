@@ -124,8 +124,11 @@ def _show_plans(plans: list[Plan], title: str) -> None:
     from layerrope.roofline import COLUMNS
     from layerrope.terminal import out
 
-    table = Table(*COLUMNS, title=escape(title))
+    (first, devices), *lines = COLUMNS.items()
+    table = Table(first, title=escape(title))
     for plan in plans:
-        table.add_row(*(form(plan) for form in COLUMNS.values()))
+        table.add_column(devices(plan), justify="right", overflow="fold")
+    for line, form in lines:
+        table.add_row(line, *map(form, plans))
     out.print(table)
     out.print("FSDP over all devices, on paper; what is assumed: docs/scaling-out.md.")
