@@ -111,6 +111,11 @@ def test_the_terminal_says_it_in_words(table: Path, capsys: pytest.CaptureFixtur
     )
 
 
+def test_the_command_of_a_fit_has_every_digit_of_its_numbers(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(capsys, table, "--e", "1.7123456789")
+    assert found["command"] == f"layerrope fit {table} --e 1.7123456789 --resamples 50"
+
+
 def test_a_search_that_did_not_converge_is_marked_and_fails(
     table: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

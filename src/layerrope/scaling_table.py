@@ -173,8 +173,15 @@ def _row(line: Mapping[str, str], names: Mapping[str, str | None], where: str) -
     if loss is not None and loss <= 0 and math.isfinite(loss):
         raise InputError(f"{where}: a loss of {loss:g} is no cross-entropy: give nats per token, above zero")
     ended = loss is not None and math.isfinite(loss)
-    sizes = [size(key) for key in ("compute", "n_params", "tokens", "lr")]
-    return Row(scheme, loss if ended else None, *sizes, text("seed"))
+    return Row(
+        scheme,
+        loss if ended else None,
+        compute=size("compute"),
+        n_params=size("n_params"),
+        tokens=size("tokens"),
+        lr=size("lr"),
+        seed=text("seed"),
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- study

@@ -24,7 +24,7 @@ from layerrope.studies.cost import cost_document, cost_rows, costs
 from layerrope.studies.plan import Ask, Plan
 from layerrope.studies.reading import Found
 from layerrope.studies.recipes import plan_study
-from layerrope.studies.report import setting_rows, write_study_report
+from layerrope.studies.report import BEST, setting_rows, write_study_report
 from layerrope.study import Study, job, run_study
 
 WIDTH = 220
@@ -150,7 +150,7 @@ def report_study(found: Found, json: bool) -> int:
 def show_study(found: Found, sentences: list[str]) -> None:
     """The table of settings and the findings on stdout."""
     out = _console()
-    out.print(table(setting_rows(found), "Each scheme at its best learning rate (* at the edge of those tried)"))
+    out.print(table(setting_rows(found), BEST))
     for sentence in sentences:
         out.print(f"- {escape(sentence)}")
     folder = escape(str(found.folder))

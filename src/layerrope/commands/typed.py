@@ -34,4 +34,11 @@ def _flag(name: str, value: Any) -> Iterator[str]:
 
 
 def _words(value: Any) -> Iterator[str]:
-    yield from (f"{v:g}" if isinstance(v, float) else str(v) for v in (value if isinstance(value, tuple) else (value,)))
+    yield from (
+        _number(v) if isinstance(v, float) else str(v) for v in (value if isinstance(value, tuple) else (value,))
+    )
+
+
+def _number(value: float) -> str:
+    """Short where that is the number itself, else every digit of it."""
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)

@@ -66,9 +66,9 @@ def _lost(found: Found) -> list[str]:
     """Every run that diverged, crashed or is not finished; none is averaged away."""
     said: list[str] = []
     for status, word in (("diverged", "Diverged"), ("failed", "Crashed, twice"), ("interrupted", "Not finished")):
-        lost = [t for g in found.groups for t in g.table.trials if t.outcome.status == status]
+        lost = [(g, t) for g in found.groups for t in g.table.trials if t.outcome.status == status]
         if lost:
-            shown = ", ".join(f"{t.scheme} at {t.lr:g} (seed {t.seed})" for t in lost[:SHOWN])
+            shown = ", ".join(f"{t.scheme} at {t.lr:g} ({_at(g)}seed {t.seed})" for g, t in lost[:SHOWN])
             more = f" and {len(lost) - SHOWN} more" if len(lost) > SHOWN else ""
             said.append(f"{word}: {len(lost)} runs: {shown}{more}. All are in runs.csv.")
     return said
@@ -258,8 +258,8 @@ def _wider(rows: Sequence[Robustness]) -> list[str]:
     for row in rows:
         if row is plain or row.width is None or not row.sensitivity or not plain.sensitivity:
             continue
-        doubts = ["one region reaches the edge of the grid"] if row.bound or plain.bound else []
-        doubts += ["one holds a single rate of the grid"] if row.unresolved or plain.unresolved else []
+        doubts = ["a region reaches the edge of the grid"] if row.bound or plain.bound else []
+        doubts += ["a region holds a single rate of the grid"] if row.unresolved or plain.unresolved else []
         bound = f" ({' and '.join(doubts)}, so this is no measured ratio)" if doubts else ""
         ratio = plain.sensitivity / row.sensitivity
         how = f"{ratio:.2f} times lower" if ratio >= 1 else f"{1 / ratio:.2f} times higher"
@@ -300,11 +300,10 @@ def _left_without_rotation(group: Group) -> list[str]:
         lead, kept = (_lead(rows, name, baseline) for name in ("layerrope", "layerrope:rotation=off"))
         if lead is None or kept is None:
             continue
-        gain = lead.decided and lead.mean > 0
-        share = f"{kept.mean / lead.mean:.0%} of it" if gain else "no gain to divide, for that is not told from zero"
+        share = f"{kept.mean / lead.mean:.0%} of it" if kept.mean > 0 else "nothing of it"
         said.append(
             f"{_at(group)}LayerRoPE's lead over {baseline}: {signed(lead, 4)} nats; without the rotation"
-            f" {signed(kept, 4)}, {share}."
+            f" {signed(kept, 4)}, {share if lead.decided and lead.mean > 0 else 'and there is no gain to divide'}."
         )
     return said
 

@@ -13,7 +13,7 @@ from layerrope.record import Purpose, bullets, markdown, opening, portable
 from layerrope.report import made_with, version_lines
 from layerrope.studies.findings import Said, findings_of
 from layerrope.studies.reading import Found, runs_csv
-from layerrope.studies.report import document, setting_rows
+from layerrope.studies.report import BEST, document, setting_rows
 
 
 def write_study_record(found: Found, folder: Path, purpose: Purpose) -> None:
@@ -52,7 +52,7 @@ def readme(found: Found, said: Said, purpose: Purpose) -> str:
         bullets(said.sentences),
         *(part for caption, rows in said.tables for part in (f"### {caption}", markdown(rows))),
         "## Every setting",
-        "Each scheme at its best learning rate; * marks one at the edge of those tried.",
+        f"{BEST}.",
         markdown(setting_rows(found)),
         *(["## Charts"] if said.figures else []),
         *(f"![{figure.alt}]({figure.name}.png)\n\n{figure.caption}" for figure in said.figures),

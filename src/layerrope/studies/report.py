@@ -13,6 +13,7 @@ from layerrope.studies.findings import Said, findings_of
 from layerrope.studies.reading import Found, run_row, runs_csv
 
 SCHEMA = "layerrope.study/1"
+BEST = "Each scheme at its best learning rate; * is at the edge of those tried, † the only one tried"
 
 
 def write_study_report(found: Found) -> tuple[Said, dict[str, Any]]:
@@ -58,7 +59,7 @@ def page(found: Found, said: Said) -> Page:
     for figure in said.figures:
         made.chart(figure.chart, figure.caption, figure.alt)
     made.heading("Every setting")
-    made.table(setting_rows(found), "Each scheme at its best learning rate; * marks one at the edge of those tried")
+    made.table(setting_rows(found), BEST)
     made.table([run_row(found, run) for run in found.study.runs], "Every run", folded=True)
     return made.heading("Command").code(str(facts.get("command", "")))
 
