@@ -13,7 +13,7 @@ def _(mo):
     English novels on a laptop, with nothing hidden: the data, the model, the loop, the loss. It is built as decoders were
     in 2017 and 2018: LayerNorm, learned positions, GELU. Lesson 2 brings it up to date.
 
-    Run it with `marimo edit lessons/01_gpt.py`, or as a program with `python lessons/01_gpt.py`.
+    Run it with `marimo edit lessons/01_gpt.py`, or read what it shows in a terminal with `python lessons 01`.
     """)
     return
 

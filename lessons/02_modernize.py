@@ -14,7 +14,7 @@ def _(mo):
     measure what they are said to bring: fewer parameters, no worse loss, and text longer than that seen in training.
     The last of these does not come out as it is usually told.
 
-    Run it with `marimo edit lessons/02_modernize.py`, or as a program with `python lessons/02_modernize.py`.
+    Run it with `marimo edit lessons/02_modernize.py`, or read what it shows in a terminal with `python lessons 02`.
     """)
     return
 
@@ -29,7 +29,7 @@ def _():
 
 @app.cell
 def _(mo):
-    steps = int(mo.cli_args().get("steps", 300))  # python lessons/02_modernize.py --steps 30 is a quick look
+    steps = int(mo.cli_args().get("steps", 300))  # python lessons 02 --steps 30: a quick look
     return (steps,)
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import os
 import re
+import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from kit.show import Verdict, Words
 from lesson_tools import LESSONS, lesson_pages
@@ -151,3 +156,90 @@ def test_a_lesson_is_a_program(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def in_the_terminal(*words: str, lessons: Path = LESSONS) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("marimo", reason="the lessons are marimo notebooks: pip install 'layerrope[lessons]'")
+    command = [sys.executable, str(lessons), *words]
+    return subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_lesson_in_the_terminal_says_what_is_wrong_with_an_answer(tmp_path: Path) -> None:
+    copy = shutil.copytree(LESSONS, tmp_path / "lessons", ignore=shutil.ignore_patterns("__pycache__", "__marimo__"))
+    source = (copy / "05_norms.py").read_text(encoding="utf-8")
+    for empty, answer in (
+        (
+            "def my_angle(a, b): ...",
+            "def my_angle(a, b): return np.arccos(a @ b / np.sqrt(a @ a * (b @ b)))",
+        ),
+        ("def my_p(real, shuffled): ...", "def my_p(real, shuffled): return np.mean(np.asarray(shuffled) >= real)"),
+        ("\n@app.cell\ndef _():\n    def my_", "\n@app.cell\ndef _(np):\n    def my_"),
+    ):
+        assert empty in source
+        source = source.replace(empty, answer)
+    (copy / "05_norms.py").write_text(source, encoding="utf-8")
+    done = in_the_terminal("05", "--shuffles", "2", lessons=copy)
+    assert done.returncode == 0, done.stderr
+    verdicts = re.findall(r"^> \*\*(.*?)\*\*", done.stdout, flags=re.M)
+    assert verdicts == ["Not yet.", "Your turn.", "Not yet."], done.stdout
+    assert "In radians; degrees were asked for." in done.stdout
+    assert "p of the rotation" in done.stdout
+    assert "## Exercise 1: the true angle" in done.stdout
+    assert "def solve" not in done.stdout
+
+
+@pytest.mark.parametrize("words", [(), ("99",), ("0",), ("",)])
+def test_another_name_than_a_lesson_s_gives_the_list(words: tuple[str, ...]) -> None:
+    done = in_the_terminal(*words)
+    assert done.returncode == 1
+    assert done.stderr.count("python lessons 0") == len(NAMES)
+
+
+def exercises() -> list[Any]:
+    """(check, solution) of every exercise in code of every lesson: check_NAME and solve_NAME in one file."""
+    files = sorted(path.stem for path in (LESSONS / "kit").glob("*.py") if path.stem not in ("__init__", "show"))
+    kits = [importlib.import_module(f"kit.{name}") for name in files if name != "dpo_pass"]  # which needs TRL
+    return [
+        pytest.param(check, getattr(kit, name.replace("check_", "solve_")), id=name.removeprefix("check_"))
+        for kit in kits
+        for name, check in vars(kit).items()
+        if name.startswith("check_") and hasattr(kit, name.replace("check_", "solve_"))
+    ]
+
+
+ODD = (
+    0,
+    np.nan,
+    np.inf,
+    -1.0,
+    "text",
+    b"bytes",
+    [],
+    [[1.0], [2.0, 3.0]],
+    {},
+    1j,
+    True,
+    np.zeros((2, 2, 2)),
+    np.zeros(3),
+    object(),
+)
+"""What a learner's function may give in place of an answer."""
+
+
+def stops(*_: Any) -> Any:
+    raise ValueError("math domain error")
+
+
+@pytest.mark.parametrize(("check", "solution"), exercises())
+@pytest.mark.parametrize("good", [0, 1, 2, 3, 4], ids=lambda n: f"good-{n}-times")
+def test_no_check_stops_with_an_error_whatever_a_function_gives(check: Any, solution: Any, good: int) -> None:
+    assert check(solution).right
+    for then in (stops, *(lambda *_, odd=odd: odd for odd in ODD)):
+        answers = itertools.chain([solution] * good, itertools.repeat(then))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            verdict = check(lambda *given, answers=answers: next(answers)(*given))
+        assert isinstance(verdict, Verdict)
+        assert good or not verdict.right

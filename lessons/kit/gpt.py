@@ -114,7 +114,7 @@ def check_loss(f: Callable[[Array, NDArray[np.int64]], float]) -> Verdict:
     if not np.isclose(found, truth):
         return wrong("It differs from the mean of -log softmax(logits)[target].")
     with np.errstate(over="ignore", invalid="ignore"):
-        large = answer_of(f, logits + 2000.0, targets)
+        large = answer_of(f, logits + 2000.0, targets, shape=())
     if isinstance(large, Verdict) or not np.isclose(large, truth):
         return wrong(
             "Right, but exp overflows when all logits are near 2000. Subtract the largest first: nothing changes."
@@ -135,10 +135,12 @@ def solve_count(n_layer: int, d: int, d_ff: int, vocab: int, seq_len: int) -> in
 def check_count(f: Callable[[int, int, int, int, int], int]) -> Verdict:
     """Parameters of the 2017 GPT, f(n_layer, d, d_ff, vocab, seq_len); a missing part is told by its size."""
     n_layer, d, d_ff, vocab, seq_len = shape = (3, 10, 37, 101, 29)
-    found = answer_of(f, *shape)
+    found = answer_of(f, *shape, shape=())
     if isinstance(found, Verdict):
         return found
-    lacking = solve_count(*shape) - int(found)
+    if not np.isfinite(found):
+        return wrong(f"{float(found)} is no number of parameters.")
+    lacking = solve_count(*shape) - float(found)
     for size, part in (
         (vocab * d, "the head, or the embedding: they are not shared here"),
         (seq_len * d, "the learned positions, one row each"),
@@ -156,5 +158,5 @@ def check_count(f: Callable[[int, int, int, int, int], int]) -> Verdict:
         if lacking == -size:
             return wrong(f"{size:,} too many. That is the size of this part: {part}.")
     if lacking:
-        return wrong(f"Off by {lacking:+,} for 3 layers of width 10. Count part by part, as the table above does.")
+        return wrong(f"Off by {lacking:+,g} for 3 layers of width 10. Count part by part, as the table above does.")
     return right("Every tensor is accounted for. Nearly all of it is the 12 d^2 a layer, if the vocabulary is small.")

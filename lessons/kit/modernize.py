@@ -151,7 +151,7 @@ def _mistakes(x: Array, gain: Array, eps: float) -> list[tuple[Array, str]]:
 def _check_eps(f: Callable[[Array, Array, float], Array], x: Array, gain: Array) -> Verdict:
     """eps stands inside the root and is the one that was given: seen where x is about as small as sqrt(eps)."""
     tiny = 1e-2 * x
-    found = answer_of(f, tiny, gain, 1e-3)
+    found = answer_of(f, tiny, gain, 1e-3, shape=x.shape)
     if isinstance(found, Verdict):
         return found
     square = (tiny**2).mean(-1, keepdims=True)
@@ -182,7 +182,7 @@ def check_rope(f: Callable[[Array, int, float], Array]) -> Verdict:
     """RoPE of one head vector, f(x, m, base): first its relative offset, then its frequencies and layout."""
     rng = np.random.default_rng(2)
     q, k, base, d = rng.normal(size=8), rng.normal(size=8), 100.0, 8
-    found = answer_of(f, q, 3, base)
+    found = answer_of(f, q.copy(), 3, base)
     if isinstance(found, Verdict):
         return found
     if found.shape != q.shape:
@@ -192,10 +192,13 @@ def check_rope(f: Callable[[Array, int, float], Array]) -> Verdict:
     if not np.isclose(np.linalg.norm(found), np.linalg.norm(q)):
         return wrong("The length changed. A rotation (u cos - v sin, u sin + v cos) keeps it: look at the signs.")
 
-    def score(m: int, n: int) -> float:
-        return float(np.asarray(f(q, m, base)) @ np.asarray(f(k, n, base)))
-
-    if not np.isclose(score(5, 3), score(9, 7)):
+    placed = {}
+    for name, x, m in (("q", q, 5), ("k", k, 3), ("q", q, 9), ("k", k, 7)):
+        vector = answer_of(f, x.copy(), m, base, shape=x.shape)
+        if isinstance(vector, Verdict):
+            return vector
+        placed[name, m] = vector
+    if not np.isclose(placed["q", 5] @ placed["k", 3], placed["q", 9] @ placed["k", 7]):
         return wrong("Positions (5, 3) and (9, 7) have one offset but two scores: the angle is not proportional to m.")
     channel = np.arange(0, d, 2)
     for angle, says in (

@@ -179,7 +179,7 @@ def check_dpo(f: Callable[[Array, Array, Array, Array, float], float]) -> Verdic
     if not np.isclose(found, loss(margin)):
         return wrong("It differs from -log sigmoid(beta ((c - c_ref) - (r - r_ref))), averaged over pairs.")
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        far = answer_of(f, c - 5000.0, r, rc, rr, beta)
+        far = answer_of(f, c - 5000.0, r, rc, rr, beta, shape=())
     if isinstance(far, Verdict) or not np.isfinite(far):
         return wrong("Right, but exp overflows for a very badly ranked pair: log(1 + e^x) as logaddexp(0, x) does not.")
     return right("At the start policy and reference are one, every margin is 0, and the loss is log 2 = 0.693.")

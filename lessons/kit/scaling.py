@@ -60,7 +60,7 @@ def solve_compute(loss: float, floor: float, height: float, exponent: float) -> 
 def check_compute(f: Callable[[float, float, float, float], float]) -> Verdict:
     """The compute at which floor + height C^-exponent reaches a loss, f(loss, floor, height, exponent)."""
     loss, floor, height, exponent = 2.4, 1.8, 3.0, 0.2
-    found = answer_of(f, loss, floor, height, exponent)
+    found = answer_of(f, loss, floor, height, exponent, shape=())
     if isinstance(found, Verdict):
         return found
     above = loss - floor
@@ -92,7 +92,7 @@ def solve_saving(old: Array, new: Array, floor: float, compute: float) -> float:
 def check_saving(f: Callable[[Array, Array, float, float], float]) -> Verdict:
     """The saving of `new` over `old` at a compute, f(old, new, floor, compute); each is (height, exponent)."""
     old, new, floor, compute = np.array([3.0, 0.2]), np.array([2.8, 0.21]), 1.8, 3000.0
-    found = answer_of(f, old, new, floor, compute)
+    found = answer_of(f, old, new, floor, compute, shape=())
     if isinstance(found, Verdict):
         return found
 

@@ -114,15 +114,18 @@ def right(says: str) -> Verdict:
     return Verdict(True, says)
 
 
-def answer_of(f: Callable[..., Any], *args: Any) -> NDArray[np.float64] | Verdict:
-    """What a learner's `f` gives, as an array; a verdict where it gives nothing, no numbers, or stops."""
+def answer_of(f: Callable[..., Any], *args: Any, shape: tuple[int, ...] | None = None) -> NDArray[np.float64] | Verdict:
+    """What a learner's `f` gives, as an array; a verdict where it gives nothing, no numbers, another shape, or stops."""
     try:
         found = f(*args)
         if found is None or found is Ellipsis:
             return yours("The function returns nothing yet.")
-        return np.asarray(found, dtype=np.float64)
+        answer = np.asarray(found, dtype=np.float64)
     except Exception as error:  # a learner's function may raise anything
         return wrong(f"Your function stopped with {type(error).__name__}: {error}")
+    if shape is not None and answer.shape != shape:
+        return wrong(f"{f'The shape {shape}' if shape else 'One number'} is asked for; this has shape {answer.shape}.")
+    return answer
 
 
 def lines(
