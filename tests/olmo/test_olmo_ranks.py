@@ -25,6 +25,7 @@ from olmo_ranks import example
 
 from layerrope.config import tier
 from layerrope.data import DataConfig
+from layerrope.errors import InputError
 from layerrope.export import export
 from layerrope.loading import load_lm
 from layerrope.prepare import prepare
@@ -177,3 +178,27 @@ def test_training_moved_every_parameter(runs: Path) -> None:
     fresh = LM(replace(tier("micro-400k"), **{k: getattr(trained.config, k) for k in ("n_layer", "seq_len", "scheme")}))
     for (name, a), (_, b) in zip(trained.named_parameters(), fresh.named_parameters(), strict=True):
         assert not torch.equal(a, b), name
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"tp": 3}, "tp 3 does not divide the 2 devices"),
+        ({"batch_size": 5}, "batch_size 5 cannot be shared by 2 devices"),
+        ({"batch_size": 5, "tp": 2}, ""),
+        ({"micro_batch": 3}, "micro_batch 3 does not divide the 4 sequences"),
+    ],
+)
+def test_the_example_refuses_what_devices_cannot_share(
+    changes: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    olmo = example()
+    run = olmo.Run(tmp_path, **{"batch_size": ROWS} | changes)
+    if not message:
+        assert olmo.sequences_per_device(run) == 5
+        return
+    with pytest.raises(InputError, match=message):
+        olmo.sequences_per_device(run)
