@@ -6,6 +6,7 @@ a README whose numbers all come from these rows.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 LOW = tuple(name for name in FORMATS if name != "fp32")
 REFERENCE = "prenorm"
+NOT_FINITE = "not finite"
 LITTLE = 0.01
 """Nats per token that are called little."""
 
@@ -111,6 +113,11 @@ def score_schemes(
 
 
 # ------------------------------------------------------------------------------------------------------------- tables
+def broken(runs: Sequence[Scored], name: str) -> bool:
+    """Is the loss of one of `runs` not finite in format `name`? Such a scheme has no mean cost there."""
+    return not all(math.isfinite(run.change(name)) for run in runs)
+
+
 def by_scheme(scored: Sequence[Scored]) -> dict[str, list[Scored]]:
     """The runs of each scheme, in the order of `scored`."""
     names = dict.fromkeys(run.scheme for run in scored)
@@ -122,12 +129,15 @@ def loss_rows(scored: Sequence[Scored]) -> list[dict[str, str]]:
     rows = []
     for scheme, runs in by_scheme(scored).items():
         plain = statistics.fmean(run.found.rows[0].loss for run in runs)
-        cells = {name: _cell(t_interval([run.change(name) for run in runs])) for name in LOW}
+        cells = {name: _cell([run.change(name) for run in runs]) for name in LOW}
         rows.append({"scheme": scheme, "fp32 loss": f"{plain:.4f}", **cells})
     return rows
 
 
-def _cell(found: Interval) -> str:
+def _cell(changes: Sequence[float]) -> str:
+    if not all(map(math.isfinite, changes)):
+        return NOT_FINITE
+    found = t_interval(changes)
     half = "" if found.low is None else f" ± {found.mean - found.low:.4f}"
     return f"{_signed(found.mean)}{half}"
 
@@ -163,18 +173,24 @@ def _ratio(largest: float, rms: float) -> float:
 
 def answers(scored: Sequence[Scored]) -> list[str]:
     """What the runs say, a sentence a format, in words and numbers."""
-    said = []
-    groups = by_scheme(scored)
-    for name in LOW:
+    return [_sentence(by_scheme(scored), name) for name in LOW]
+
+
+def _sentence(everyone: Mapping[str, list[Scored]], name: str) -> str:
+    """What format `name` costs: the schemes that it breaks first, then the dearest of the others."""
+    groups = {scheme: runs for scheme, runs in everyone.items() if not broken(runs, name)}
+    parts = []
+    if len(groups) < len(everyone):
+        parts.append(f"{name} makes the loss {NOT_FINITE} under {', '.join(s for s in everyone if s not in groups)}")
+    if groups:
         means = {scheme: statistics.fmean(run.change(name) for run in runs) for scheme, runs in groups.items()}
         worst = max(means, key=lambda scheme: means[scheme])
-        line = f"{name} costs at most {_signed(means[worst])} nats per token on average ({worst})"
+        parts.append(f"{name} costs at most {_signed(means[worst])} nats per token on average ({worst})")
+    if REFERENCE in groups:
         apart = [scheme for scheme in groups if scheme != REFERENCE and _apart(groups, scheme, name)]
-        if REFERENCE in groups:
-            told = ", ".join(f"{scheme} ({_signed(_gap(groups, scheme, name).mean)})" for scheme in apart)
-            line += f"; told apart from {REFERENCE}: {told or 'none'}"
-        said.append(line + ".")
-    return said
+        told = ", ".join(f"{scheme} ({_signed(_gap(groups, scheme, name).mean)})" for scheme in apart)
+        parts.append(f"told apart from {REFERENCE}: {told or 'none'}")
+    return "; ".join(parts) + "."
 
 
 def _luck(groups: Mapping[str, Sequence[Scored]]) -> str:
@@ -244,17 +260,23 @@ def _answer(scored: Sequence[Scored]) -> str:
         (scheme, name): statistics.fmean(run.change(name) for run in runs)
         for scheme, runs in groups.items()
         for name in LOW
+        if not broken(runs, name)
     }
+    lost = [f"{name} under {each}" for each, runs in groups.items() for name in LOW if broken(runs, name)]
+    if not cost:
+        return f"The loss is {NOT_FINITE} in any format under any scheme."
     (scheme, name), most = max(cost.items(), key=lambda pair: pair[1])
     verdict = "Little" if most < LITTLE else f"Up to {most:.2f} nats per token"
-    halves = max(abs(cost[each, cast]) for each in groups for cast in ("bf16", "fp16"))
+    verdict = f"The loss is {NOT_FINITE} in {', '.join(lost)}. Elsewhere: {verdict.lower()}" if lost else verdict
+    halves = max((abs(nats) for (_, cast), nats in cost.items() if cast in ("bf16", "fp16")), default=math.nan)
     size = {each: statistics.fmean(max(run.found.largest) for run in runs) for each, runs in groups.items()}
     big = max(size, key=lambda each: size[each])
+    pays = {cast: _signed(cost[big, cast]) if (big, cast) in cost else NOT_FINITE for cast in ("bf16", "int4")}
     return (
         f"{verdict}, at this size. bf16 and fp16 move no scheme's mean loss by more than {halves:.4f} nats per token; "
         f"the dearest format, {name}, adds {most:.4f} at most ({scheme}). {big} has the largest stream, "
         f"{size[big]:,.0f} or {size[big] / torch.finfo(torch.float16).max:.1%} of what fp16 can hold, and pays "
-        f"{_signed(cost[big, 'bf16'])} in bf16 and {_signed(cost[big, 'int4'])} in int4."
+        f"{pays['bf16']} in bf16 and {pays['int4']} in int4."
     )
 
 

@@ -397,6 +397,7 @@ def _load_gains(gains: nn.Module, folder: Path) -> None:
             raise InputError(
                 f"{folder}: gain tensor {stored[name]} has shape {tuple(read.shape)}, not {tuple(t.shape)}"
             )
+        check_finite(str(folder), [(stored[name], read)])
         t.copy_(read)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from layerrope.numerics import FORMATS, Numerics, Row
 from layerrope.numerics_study import (
     LOW,
     Scored,
+    _answer,
     answers,
     loss_rows,
     score_schemes,
@@ -124,6 +126,22 @@ def test_sentences_tell_a_difference_only_beyond_the_seeds() -> None:
     assert answers(worse)[0] == "bf16 costs at most +0.0510 nats per token on average (lns)."
     one = answers([even[0], worse[0]])[0]
     assert one.endswith("told apart from prenorm: none.")  # one seed tells nothing apart
+
+
+def test_a_loss_that_is_not_finite_is_never_a_cheap_one() -> None:
+    """NaN is neither more nor less than another cost: a maximum over it would pass it by."""
+    sound = [scored("prenorm", i, 0.001 * i) for i in range(3)]
+    for nan in (math.nan, math.inf):
+        lost = [scored("lns", 0, 0.0), scored("lns", 1, nan), scored("lns", 2, 0.0)]
+        for runs in ([*sound, *lost], [*lost, *sound]):
+            assert {row["scheme"]: row["fp16"] for row in loss_rows(runs)}["lns"] == "not finite"
+            assert answers(runs)[LOW.index("fp16")] == (
+                "fp16 makes the loss not finite under lns; fp16 costs at most +0.0010 nats per token on average "
+                "(prenorm); told apart from prenorm: none."
+            )
+        assert _answer([*sound, *lost]).startswith("The loss is not finite in bf16 under lns, fp16 under lns, int8")
+        assert "under any scheme" in _answer(lost)
+        assert answers(lost)[0] == "bf16 makes the loss not finite under lns."
 
 
 def test_tables_have_a_row_a_scheme() -> None:

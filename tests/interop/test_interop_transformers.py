@@ -94,6 +94,12 @@ def test_the_own_type_keeps_gains_and_norms_in_fp32(tmp_path: Path) -> None:
     assert not [name for name, _ in loaded.named_parameters() if "gamma" in name or "beta" in name]
 
 
+@pytest.mark.parametrize("field", [{"n_layer": "2"}, {"d_model": None}, {"tie": "no"}, {"eps": [1e-6]}])
+def test_a_config_of_wrong_types_is_named(field: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=rf"config\.json\.{next(iter(field))} should be"):
+        hf.LayerRoPEConfig(**field)
+
+
 def test_the_own_types_loss_is_the_models(tmp_path: Path) -> None:
     made = model("hc")
     export(made, tmp_path / "out")

@@ -20,6 +20,7 @@ from layerrope.config import ModelConfig
 from layerrope.errors import InputError, MissingExtra, reason
 from layerrope.files import read_json
 from layerrope.model import LM
+from layerrope.recipe import from_json
 from layerrope.stored import store_names
 
 try:
@@ -51,7 +52,7 @@ class LayerRoPEConfig(PretrainedConfig):
 
     def __init__(self, **fields: Any) -> None:
         known = {name: fields.pop(name) for name in ModelConfig.__dataclass_fields__ if name in fields}
-        config = ModelConfig(**known)
+        config = from_json(ModelConfig, known, "config.json")
         for name, value in asdict(config).items():
             setattr(self, name, value)
         fields["tie_word_embeddings"] = config.tie
