@@ -66,6 +66,7 @@ def published(target: Path, overwrite: bool) -> Iterator[Path]:
             lock.acquire()
         (aside / "new").mkdir()
         yield aside / "new"
+        _check_free(target, overwrite)  # again: writing took its time, and the place may have been taken meanwhile
         _publish(aside, real)
     except SafetensorError as error:
         raise unwritable(target, OSError(0, str(error))) from error

@@ -98,6 +98,20 @@ def test_a_file_of_somebody_s_own_is_not_overwritten_with_the_export(tmp_path: P
     assert (tmp_path / "out" / "README.md").read_text() == "my notes"
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_place_that_is_taken_while_the_export_is_made_is_left_alone(tmp_path: Path, overwrite: bool) -> None:
+    def slowly() -> None:
+        with published(tmp_path / "out", overwrite) as aside:
+            (aside / PROOF).write_text("new")
+            (tmp_path / "out").mkdir()
+            (tmp_path / "out" / "thesis.tex").write_text("years of work")
+
+    with pytest.raises(InputError, match=r"is there already|was not written by an export"):
+        slowly()
+    assert (tmp_path / "out" / "thesis.tex").read_text() == "years of work"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 @pytest.mark.parametrize("name", ["a\0b", "n" * 254])
 def test_names_that_cannot_be_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError):
