@@ -110,18 +110,12 @@ def render(value: Any, name: str) -> str:
         return text
     if isinstance(value, str):
         return f"```text\n{value}\n```"
-    if hasattr(value, "to_dict") and hasattr(value, "mark_line"):
+    if hasattr(value, "to_dict") and hasattr(value, "properties"):
         from layerrope.charts import save_svg
 
         save_svg(value, PAGES / "images" / f"{name}.svg")
-        return f"![A chart: {_axes(value)}](images/{name}.svg)"
+        return f"![A chart: {value.description}](images/{name}.svg)"
     return ""
-
-
-def _axes(chart: Any) -> str:
-    encoding = chart.to_dict().get("encoding", {})
-    named = [encoding.get(axis, {}).get("field", "") for axis in ("y", "x", "color")]
-    return f"{named[0]} against {named[1]} by {named[2]}"
 
 
 def write(path: Path) -> Path:

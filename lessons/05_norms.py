@@ -156,20 +156,13 @@ def _(angles, norms, show, tables):
 
 
 @app.cell
-def _(drawn, picture):
-    import altair as alt
-
+def _(drawn, picture, show):
     points = [
         {"x": float(x), "y": float(y), "layer": layer, "vectors": name}
         for name, rows in drawn.items()
         for layer, (x, y) in enumerate(picture(rows).points / abs(picture(rows).points).max())
     ]
-    alt.Chart(alt.Data(values=points)).mark_line(point=True).encode(
-        x="x:Q",
-        y="y:Q",
-        order="layer:Q",
-        color=alt.Color("vectors:N", title=None, legend=alt.Legend(orient="bottom", labelLimit=0)),
-    ).properties(width=560, height=320)
+    show.planes(points, "vectors")
     return
 
 

@@ -47,7 +47,7 @@ def said(value: Any) -> Iterator[str]:
         yield text
     elif isinstance(value, str):
         yield value
-    elif hasattr(value, "mark_line"):
+    elif hasattr(value, "to_dict"):
         yield "(a chart: in the notebook, and on the lesson's page)"
     else:
         for heading in HEADING.findall(getattr(value, "text", None) or ""):

@@ -86,6 +86,7 @@ def scaling(defs: dict[str, Any]) -> None:
     assert defs["fooled"]["ladders"] == 1
     assert defs["tuned"][-1]["apparent saving"] > 1.2
     assert [round(row["saving"], 1) for row in defs["baselines"]] == [3.4, 1.8]
+    assert round(defs["flatter"], 1) == 1.6
 
 
 def preferences(defs: dict[str, Any]) -> None:

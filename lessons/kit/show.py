@@ -129,21 +129,65 @@ def answer_of(f: Callable[..., Any], *args: Any, shape: tuple[int, ...] | None =
 
 
 def lines(
-    rows: Sequence[Mapping[str, Any]], x: str, y: str, by: str, *, log_x: bool = False, log_y: bool = False
+    rows: Sequence[Mapping[str, Any]],
+    x: str,
+    y: str,
+    by: str,
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+    dashed: Sequence[str] = (),
+    dots: Sequence[str] = (),
 ) -> Any:
-    """A line chart of `rows`, one line for each value of `by`, in the project's colours."""
+    """A line chart of `rows`, one line for each value of `by`, in the project's colours.
+
+    `dashed` lie over others; `dots` are points without a line, the first in the colour of the first line, and so on.
+    """
     import altair as alt
 
     from layerrope.charts import PALETTE
 
     names = list(dict.fromkeys(str(row[by]) for row in rows))
+    drawn = [name for name in names if name not in dots]
     colours = [colour for name, colour in PALETTE.items() if name != "grey"]
-    scale = alt.Scale(domain=names, range=colours[: len(names)])
-    chart = alt.Chart(alt.Data(values=[dict(row) for row in rows])).mark_line(point=len(rows) / len(names) < 40)
-    return chart.encode(
-        x=alt.X(x, type="quantitative", scale=alt.Scale(type="log" if log_x else "linear", nice=not log_x)),
-        y=alt.Y(y, type="quantitative", scale=alt.Scale(type="log" if log_y else "linear", zero=False)),
-        color=alt.Color(
-            by, type="nominal", scale=scale, title=None, legend=alt.Legend(orient="bottom", labelLimit=0, columns=2)
+    coloured = dict(zip(drawn, colours, strict=False)) | dict(zip(dots, colours, strict=False))
+    scale = alt.Scale(domain=names, range=[coloured[name] for name in names])
+    dashes = alt.Scale(domain=names, range=[[5, 5] if name in dashed else [1, 0] for name in names])
+    legend = alt.Legend(orient="bottom", labelLimit=0, columns=2, columnPadding=28, symbolType="circle")
+    whole = all(isinstance(row[x], int) for row in rows)
+    chart = alt.Chart(alt.Data(values=[dict(row) for row in rows])).encode(
+        x=alt.X(
+            x,
+            type="quantitative",
+            scale=alt.Scale(type="log" if log_x else "linear", nice=not log_x),
+            axis=alt.Axis(tickMinStep=1 if whole else 0),
         ),
-    ).properties(width=560, height=280)
+        y=alt.Y(y, type="quantitative", scale=alt.Scale(type="log" if log_y else "linear", zero=False)),
+        color=alt.Color(by, type="nominal", scale=scale, title=None, legend=legend),
+    )
+    few = not dashed and not dots and len(rows) / len(names) < 40
+    dash = alt.StrokeDash(by, type="nominal", scale=dashes, legend=None)
+    line = chart.mark_line(point=few).encode(strokeDash=dash)
+    if dots:
+        kept, left = alt.FieldOneOfPredicate(by, drawn), alt.FieldOneOfPredicate(by, list(dots))
+        line = alt.layer(line.transform_filter(kept), chart.mark_point(size=45).transform_filter(left))
+    return line.properties(width=560, height=280, description=f"{y} against {x} by {by}")
+
+
+def planes(rows: Sequence[Mapping[str, Any]], by: str) -> Any:
+    """Paths of points x, y in [-1, 1], coloured by `layer`: a square for each value of `by`, one scale for all."""
+    import altair as alt
+
+    names = list(dict.fromkeys(str(row[by]) for row in rows))
+    ends = alt.Scale(domain=[-1, 1])
+    axis = alt.Axis(values=[-1, 0, 1], format=".0f")
+    base = alt.Chart().encode(
+        x=alt.X("x:Q", title=None, scale=ends, axis=axis), y=alt.Y("y:Q", title=None, scale=ends, axis=axis)
+    )
+    path = base.mark_line(color="#8a8f98", strokeWidth=1, point=False).encode(order="layer:Q")
+    colour = alt.Color("layer:Q", scale=alt.Scale(scheme="viridis"), legend=alt.Legend(orient="bottom"))
+    points = base.mark_point(filled=True, size=40, opacity=1).encode(color=colour)
+    squares = alt.layer(path, points).properties(width=180, height=180)
+    return squares.facet(
+        alt.Column(by, type="nominal", sort=names, title=None), data=alt.Data(values=[dict(row) for row in rows])
+    ).properties(description=f"points of the plane in the order of layers, by {by}")
