@@ -54,6 +54,11 @@ def stream_text(model: LM | LoopedLM, tokenizer: Tokenizer, prompt: str, how: Sa
         how.drawing.counts(model)
     elif how.loops is not None or how.contrast is not None:
         raise InputError("only looped models have iterations: leave out loops and contrast")
+    return _pieces(model, tokenizer, prompt_ids(model, tokenizer, prompt), how)
+
+
+def prompt_ids(model: LM | LoopedLM, tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """The ids that `stream_text` starts from, with its refusals of the prompt."""
     try:
         prompt.encode()
     except UnicodeEncodeError as error:
@@ -61,7 +66,7 @@ def stream_text(model: LM | LoopedLM, tokenizer: Tokenizer, prompt: str, how: Sa
     ids = tokenizer.encode_batch([prompt])[0].tolist() if prompt else [tokenizer.eot]
     if max(ids) >= model.config.vocab_size:
         raise InputError(f"the tokenizer gives id {max(ids)}, the model knows {model.config.vocab_size} ids")
-    return _pieces(model, tokenizer, ids, how)
+    return ids
 
 
 def _pieces(model: LM | LoopedLM, tokenizer: Tokenizer, ids: list[int], how: Sampling) -> Iterator[str]:

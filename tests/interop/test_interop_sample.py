@@ -46,6 +46,15 @@ def test_the_command_prints_the_same_text_each_time(tmp_path: Path, capsys: pyte
     assert capsys.readouterr().out == f"The{said['text']}\n"
 
 
+def test_a_text_longer_than_those_trained_on_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = model(vocab_size=257)
+    export(made, tmp_path / "m", tokenizer=Bytes(), reader="plain")
+    room = made.config.seq_len - len("The")
+    for tokens, said in ((room, False), (room + 1, True)):
+        assert cli.main(["sample", str(tmp_path / "m"), "--prompt", "The", "--tokens", str(tokens)]) == 0
+        assert (f"was trained on {made.config.seq_len}" in " ".join(capsys.readouterr().err.split())) == said
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

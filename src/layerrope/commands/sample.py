@@ -52,7 +52,7 @@ class Command:
     def run(self) -> int:
         from layerrope.loopcd import read_contrast
         from layerrope.machine import check_machine, threads
-        from layerrope.sampling import Sampling, stream_text
+        from layerrope.sampling import Sampling, prompt_ids, stream_text
 
         if self.tokens < 1:
             raise InputError(f"tokens must be at least 1: got {self.tokens}")
@@ -63,6 +63,9 @@ class Command:
         model, tokenizer, label = self._read()
         made = stream_text(model.to(device).eval(), tokenizer, self.prompt, how)  # refuses what cannot be drawn
         note(f"{label}, scheme {model.config.scheme}")
+        longest = len(prompt_ids(model, tokenizer, self.prompt)) + self.tokens
+        if longest > model.config.seq_len:
+            note(f"up to {longest} tokens, where the model was trained on {model.config.seq_len}: the end may be poor")
         with threads(self.threads):
             self._show(made)
         return 0
