@@ -88,6 +88,8 @@ def test_a_study_that_is_not_there_is_refused_with_the_reason() -> None:
         Ask(schemes=("layerrop",))
     with pytest.raises(InputError, match="must be positive"):
         Ask(lrs=(0.0,))
+    with pytest.raises(InputError, match="--vocab-size must be at least 1"):
+        Ask(vocab_size=0)
 
 
 def test_the_sweep_comes_first_and_other_seeds_follow_at_the_best_rate() -> None:

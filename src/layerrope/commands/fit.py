@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
+
+MOST = 100_000
+"""Resamples that one fit makes."""
 
 if TYPE_CHECKING:
     from layerrope.scaling_report import FitReport
@@ -82,6 +86,11 @@ class Command:
             raise InputError("no table to fit: give a CSV file or the folder of a study")
         if self.resamples < 0:
             raise InputError(f"--resamples must be at least 0: got {self.resamples}")
+        if self.resamples > MOST:
+            raise InputError(f"--resamples is at most {MOST:,}, which settle any interval: got {self.resamples:,}")
+        for name, value in (("target", self.target), *(("against", v) for v in self.against or ())):
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"--{name} takes positive numbers: got {value:g}")
         points, notes = read_points(*self.source)
         for name in self.schemes:
             one_of("scheme of the table", name, schemes_of(points))

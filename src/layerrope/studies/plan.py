@@ -61,6 +61,8 @@ class Ask:
             raise InputError("seeds are whole numbers from 0")
         if any(not lr > 0 for lr in self.lrs):
             raise InputError(f"a learning rate must be positive: got {min(self.lrs):g}")
+        if self.vocab_size is not None and self.vocab_size < 1:
+            raise InputError(f"--vocab-size must be at least 1: got {self.vocab_size}")
         if self.seeded_sizes is not None and self.seeded_sizes < 1:
             raise InputError(f"--seeded-sizes is a number of sizes from 1: got {self.seeded_sizes}")
         if self.bracket is not None and self.bracket < 0:
