@@ -153,7 +153,7 @@ def _(after, before, show):
 @app.cell
 def _(runs, show):
     curves = [row for name, run in runs.items() for row in run.curve(name)]
-    show.lines(curves, "step", "loss", "model")
+    show.lines(curves, "step", "loss", "model", dashed=("RMSNorm, learned", "RMSNorm, rotary"))
     return
 
 
