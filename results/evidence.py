@@ -30,8 +30,8 @@ PURPOSES = {
         "What part of LayerRoPE does the work, and how much of it is its start?",
         "Without the rotation, how much is left; and is its start, a depth-scaled one, the method?",
         SMALL
-        + " Rates above 0.012 above all: the study of rates (results/lr) finds the best at 0.048 and above at this"
-        " size and budget, so these compare schemes at rates too low for them. One budget of two is trained so far.",
+        + " A longer budget above all: the best rates lie near the edge of stability (the recipe does not clip), where"
+        " luck decides much, and 250 steps favour whatever starts fast. One of the two budgets asked for is trained.",
     ),
     "lr": Purpose(
         "How wide is the range of good learning rates?",
@@ -41,7 +41,7 @@ PURPOSES = {
     "depth": Purpose(
         "Does it still train at 512 layers?",
         "At width 32, which schemes keep improving as layers are added, and which fall apart?",
-        SMALL + " One seed and one rate for all depths; rates tuned for each depth are the fairer question.",
+        SMALL + " One seed and one rate for all depths and schemes; rates tuned for each are the fairer question.",
     ),
     "competitors": Purpose(
         "LayerRoPE beside schemes that rebuild the residual stream",
@@ -51,7 +51,7 @@ PURPOSES = {
     "ladder": Purpose(
         "How much compute does it save?",
         "Over sizes at equal tokens per parameter: at which compute does each scheme reach a loss?",
-        SMALL + " The paper trains at 80 tokens per parameter, these runs at a few.",
+        SMALL + " The paper trains at 80 tokens per parameter, these runs at one.",
     ),
     "aspect": Purpose(
         "Depth against width at equal parameters",
