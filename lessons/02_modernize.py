@@ -41,10 +41,10 @@ def _(mo):
     Take a token's vector $x \in \mathbb{R}^d$. LayerNorm does four things to it: it takes the mean out, divides by the
     standard deviation, multiplies by a learned gain $g$ and adds a learned bias $b$:
 
-    $$\begin{gathered}
-    \mathrm{LN}(x) = g \odot \frac{x - \mu}{\sqrt{\frac1d \sum_i (x_i - \mu)^2 + \varepsilon}} + b, \\
-    \mu = \frac1d \sum_i x_i .
-    \end{gathered}$$
+    $$\begin{split}
+    \mathrm{LN}(x) &= g \odot \frac{x - \mu}{\sqrt{\frac1d \sum_i (x_i - \mu)^2 + \varepsilon}} + b, \\
+    \mu &= \frac1d \sum_i x_i .
+    \end{split}$$
 
     Call the centred vector $c = x - \mu$. Its mean square is exactly the variance, so LayerNorm is a projection (take
     out the part of $x$ along $(1, \dots, 1)$) followed by a division by the size of what is left. Drop the projection

@@ -35,10 +35,10 @@ def _(mo):
     mo.md(r"""
     ## Two layouts
 
-    $$\begin{aligned}
+    $$\begin{split}
     \text{Post-Norm: } & h \leftarrow \mathrm{norm}(h + f(h)), \\
     \text{Pre-Norm: } & h \leftarrow h + f(\mathrm{norm}(h)).
-    \end{aligned}$$
+    \end{split}$$
 
     In Post-Norm the stream has the same size at every depth, so each layer's write counts as much as any other's. But the
     way from the loss back to layer 0 leads through a norm after every sublayer, and each norm's Jacobian multiplies the

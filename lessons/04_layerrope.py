@@ -41,11 +41,11 @@ def _(mo):
     its channels in pairs as complex numbers $\tilde\gamma_j = \gamma_{2j} + i \gamma_{2j+1}$, and let depth scale and
     turn them:
 
-    $$\begin{aligned}
+    $$\begin{split}
     \tilde\gamma_{l,j} &= \tilde\gamma_j \; e^{r(l)} \; e^{i \theta(l, j)}, \\
     r(l) &= \alpha + \beta \log(l + 1), \\
     \theta(l, j) &= e^{\alpha' + \beta' \log(l+1)}\, b^{-2j/d} .
-    \end{aligned}$$
+    \end{split}$$
 
     Layers count from 0. Undo the logarithms and both are power laws: the size is $e^\alpha (l+1)^\beta$ times that of
     $\gamma$, the base angle $e^{\alpha'} (l+1)^{\beta'}$, and the pairs get that angle times a spectrum that falls from 1

@@ -100,10 +100,10 @@ def _(mo):
     Let $\pi$ be the model being tuned, $\pi_0$ a frozen copy of what it was, $x$ a prompt, $y^+$ and $y^-$ the preferred and the
     other answer. How much more likely has each answer become, in nats, and by how much does the first lead?
 
-    $$\begin{gathered}
-    m = \beta \left( \log \frac{\pi(y^+|x)}{\pi_0(y^+|x)} - \log \frac{\pi(y^-|x)}{\pi_0(y^-|x)} \right), \\
-    \text{loss} = -\log \sigma(m) .
-    \end{gathered}$$
+    $$\begin{split}
+    m &= \beta \left( \log \frac{\pi(y^+|x)}{\pi_0(y^+|x)} - \log \frac{\pi(y^-|x)}{\pi_0(y^-|x)} \right), \\
+    \text{loss} &= -\log \sigma(m) .
+    \end{split}$$
 
     This is DPO (Rafailov et al. 2023, [arXiv 2305.18290](https://arxiv.org/abs/2305.18290)). The quantity
     $\beta \log(\pi/\pi_0)$ plays the part of a reward, so no reward model is trained and nothing is sampled. A small
