@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
 from layerrope.accounting import count_parameters
-from layerrope.compare import compare
+from layerrope.compare import compare, trials_of
 from layerrope.errors import InputError
 from layerrope.files import write_json
 from layerrope.intervals import t_interval
@@ -65,8 +65,8 @@ def test_every_study_plans_cells_that_are_configs_with_scaled_init_among_them(na
     scaled = () if name == "loop" else ("prenorm-scaledinit",)  # the same model there: see test_loop_study.py
     assert {"prenorm", *scaled, "layerrope"} <= {cell.scheme for cell in plan.cells}
     runs = plan.whole().runs
-    per_cell = len(plan.cells[0].lrs) * (len(plan.seeds) if plan.full else 1) + (
-        0 if plan.full else len(plan.seeds) - 1
+    per_cell = len(plan.cells[0].lrs) * (len(plan.seeds) if plan.every_seed else 1) + (
+        0 if plan.every_seed else len(plan.seeds) - 1
     )
     assert len({run.key for run in runs}) == len(runs) == len(plan.cells) * per_cell
     assert plan.question.endswith("?") or "DepthBench" in plan.question
@@ -166,6 +166,35 @@ def test_a_best_rate_at_the_edge_is_followed_until_it_lies_between_two_others() 
     assert widened(none, distance) == dict.fromkeys(schemes, (0.1, 0.2, 0.4))
     with pytest.raises(InputError, match="--bracket"):
         Ask(bracket=-1)
+
+
+def test_every_seed_is_trained_at_every_rate_where_asked_and_a_lucky_first_seed_decides_nothing() -> None:
+    ask = Ask(scale="tiny", schemes=("prenorm",), lrs=(0.1, 0.2), seeds=(0, 1, 2), bracket=0, every_seed=True)
+    plan = plan_study("competitors", ask)
+    runs = plan.first().runs
+    assert {(run.config.lr, run.config.seed) for run in runs} == {(lr, seed) for lr in (0.1, 0.2) for seed in (0, 1, 2)}
+    luck = {r.key: ended(1.9 if (r.config.lr, r.config.seed) == (0.2, 0) else 2.0 + 4 * r.config.lr) for r in runs}
+    assert plan.then(luck) == plan.first()
+    assert plan.whole() == plan.first()
+    (row,) = compare(trials_of(runs, luck)).rows
+    assert row.lr == 0.1  # and 0.2 by the first seed alone
+    cells = plan_study("ladder", dataclasses.replace(ask, sizes=("tiny-8", "tiny-16"), seeded_sizes=1)).first().runs
+    assert sorted({(run.labels["size"], run.config.seed) for run in cells}) == [
+        ("tiny-16", 0),
+        ("tiny-8", 0),
+        ("tiny-8", 1),
+        ("tiny-8", 2),
+    ]
+
+
+def test_seeds_that_end_far_apart_at_one_rate_are_named(tmp_path: Path) -> None:
+    ask = Ask(scale="tiny", schemes=("prenorm", "lns"), lrs=(0.1, 0.2), seeds=(0, 1), bracket=0)
+    fallen = {("prenorm", 1): 6.6}
+    plan = plan_study("competitors", ask)
+    found = on_disk(plan, tmp_path, lambda r: fallen.get((r.config.model.scheme, r.config.seed), 2.0 + r.config.lr))
+    said = words(found)
+    assert "Seeds at one rate end more than 0.5 nats apart: prenorm at size tiny-8, 0.1 (2.100 to 6.600)." in said
+    assert "lns at" not in said.split("apart:")[1].split(".\n")[0]
 
 
 def test_the_rate_study_keeps_one_grid_for_all_schemes() -> None:

@@ -24,6 +24,8 @@ from layerrope.studies.stability import TOLERANCE, verdict
 
 SHOWN = 12
 """Runs or cells that a sentence names; of more it gives the number."""
+APART = 0.5
+"""Nats between seeds of one scheme at one rate, beyond which they did not do the same thing."""
 AGAINST = ("layerrope", "prenorm-scaledinit")
 """What the ablation's variants are tested against: the paper's start, and scaled-init Pre-Norm."""
 
@@ -41,7 +43,7 @@ def findings_of(found: Found) -> Said:
     """The findings of a study: its own first, then what holds of any."""
     said = Said()
     ANALYSES[found.study.name](found, said)
-    said.sentences += _edges(found) + _lost(found)
+    said.sentences += _edges(found) + _far_apart(found) + _lost(found)
     return said
 
 
@@ -56,6 +58,22 @@ def _edges(found: Found) -> list[str]:
     return said + (
         [f"{single} cells were trained at one rate only, so scheme and rate are not told apart."] if single else []
     )
+
+
+def _far_apart(found: Found) -> list[str]:
+    """Schemes of which, at their best rate, some seeds learned and others fell back: a mean over both says little."""
+    apart: list[str] = []
+    for group in found.groups:
+        for row in group.table.ranked:
+            losses = [t.result.val_loss for t in row.trials if t.result is not None and t.result.val_loss is not None]
+            if max(losses) - min(losses) > APART:
+                apart.append(f"{row.scheme} at {_at(group)}{row.lr:g} ({min(losses):.3f} to {max(losses):.3f})")
+    if not apart:
+        return []
+    return [
+        f"Seeds at one rate end more than {APART} nats apart: {', '.join(apart)}. Some runs fell back there, so means"
+        " and intervals say little of these schemes: --every-seed takes the rate that is best over all seeds."
+    ]
 
 
 def _at(group: Group) -> str:

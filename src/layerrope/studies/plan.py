@@ -36,6 +36,9 @@ class Ask:
     further, until it lies between two others; 0: none; none: the scale's own"""
     seeds: tuple[int, ...] = ()
     """the first one is swept over the rates, the others are trained at the best rate"""
+    every_seed: bool = False
+    """train every seed at every rate, and take the rate that is best on average: dearer, and never a rate near the edge
+    of stability at which only the first seed did well"""
     seeded_sizes: int | None = None
     """sizes, the smallest first, at which seeds beyond the first are trained; the larger ones have one seed. none:
     all"""
@@ -98,22 +101,26 @@ class Plan:
     base: TrainConfig
     cells: tuple[Cell, ...]
     seeds: tuple[int, ...]
-    full: bool = False
-    """every seed at every rate, not at the best one only, and every cell at the same rates"""
+    every_seed: bool = False
+    """every seed at every rate, not at the best one only"""
+    one_grid: bool = False
+    """every cell at the same rates"""
     bracket: int = 0
     """rates that `wider` may add to a cell"""
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def first(self) -> Study:
-        """Every cell at every rate, on the first seed (on every seed where the plan is full)."""
-        seeds = self.seeds if self.full else self.seeds[:1]
-        return self._study([(cell, lr, seed) for seed in seeds for cell in self.cells for lr in cell.lrs])
+        """Every cell at every rate, on the first seed, or on every one where that is the plan."""
+        rest = self.seeds[1:] if self.every_seed else ()
+        wanted = [(cell, lr, seed) for seed in self.seeds[:1] for cell in self.cells for lr in cell.lrs]
+        wanted += [(cell, lr, seed) for seed in rest for cell in filter(_seeded, self.cells) for lr in cell.lrs]
+        return self._study(wanted)
 
     def wider(self, outcomes: Mapping[str, Outcome]) -> Plan:
         """The plan with a rate more for every cell whose best one, by `outcomes`, is the lowest or highest tried.
 
         A rate at which a run diverged counts as tried. A cell of one rate was not swept and gets none, and neither
-        does one with runs still to end, or `bracket` rates added already. In a full plan all cells get what one needs.
+        does one with runs still to end, or `bracket` rates added already. On one grid all cells get what one needs.
         The plan itself is returned where nothing is to be added.
         """
         runs: dict[tuple[tuple[str, Any], ...], list[Run]] = {}
@@ -123,7 +130,7 @@ class Plan:
             _beyond(cell, trials_of(runs[cell.name], outcomes)) if cell.added < self.bracket else None
             for cell in self.cells
         ]
-        if self.full:
+        if self.one_grid:
             beyond = [next((lr for lr in beyond if lr is not None), None)] * len(beyond)
         return dataclasses.replace(self, cells=tuple(map(_with_rate, self.cells, beyond)))
 
@@ -133,7 +140,7 @@ class Plan:
         A cell of which no run reached its end gets no further seed.
         """
         first = self.first()
-        if self.full or len(self.seeds) == 1:
+        if self.every_seed or len(self.seeds) == 1:
             return first
         runs = {(cell_name(run.labels), run.config.lr): run for run in first.runs}
         more: list[tuple[Cell, float, int]] = []
@@ -146,7 +153,7 @@ class Plan:
 
     def whole(self) -> Study:
         """What the plan trains in all, with each cell's middle rate in place of its best one: to count costs."""
-        rest = [] if self.full else self.seeds[1:]
+        rest = [] if self.every_seed else self.seeds[1:]
         more = [(cell, cell.lrs[len(cell.lrs) // 2], seed) for cell in filter(_seeded, self.cells) for seed in rest]
         first, added = self.first(), self._study(more)
         labels, points = (*first.labels, *added.labels), (*first.points, *added.points)

@@ -116,7 +116,11 @@ def lr(ask: Ask, scale: Scale) -> Plan:
     settings = [_size(name, base) for name in _chosen(ask, "size", (scale.size,), SIZES)]
     low, high = min(scale.lrs), max(scale.lrs)
     wide = [low / 2**k for k in range(WIDE, 0, -1)] + [*scale.lrs] + [high * 2**k for k in range(1, WIDE + 1)]
-    return replace(_plan("lr", replace(ask, lrs=ask.lrs or tuple(wide)), scale, base, settings, SCHEMES), full=True)
+    return replace(
+        _plan("lr", replace(ask, lrs=ask.lrs or tuple(wide)), scale, base, settings, SCHEMES),
+        every_seed=True,
+        one_grid=True,
+    )
 
 
 def ablation(ask: Ask, scale: Scale) -> Plan:
@@ -239,9 +243,8 @@ def _plan(
             cells.append(Cell(scheme, setting.labels, fields, rates, seeded=size <= last))
     question = next(line for line in (RECIPES[name].__doc__ or "").splitlines() if line)
     seeds = tuple(dict.fromkeys(ask.seeds or scale.seeds))
-    return Plan(
-        name, question, base, tuple(cells), seeds, bracket=scale.bracket if ask.bracket is None else ask.bracket
-    )
+    bracket = scale.bracket if ask.bracket is None else ask.bracket
+    return Plan(name, question, base, tuple(cells), seeds, ask.every_seed, bracket=bracket)
 
 
 def _in_setting(base: TrainConfig, fields: Mapping[str, Any]) -> tuple[TrainConfig, int]:
