@@ -141,3 +141,16 @@ def test_lab_keeps_what_is_no_page(notes: Path, capsys: pytest.CaptureFixture[st
     assert cli.main(["lab", "--out", str(notes)]) == 2
     assert "choose another name" in capsys.readouterr().err
     assert notes.read_text() == NOTES
+
+
+@pytest.mark.parametrize(("flag", "starts"), [("--csv", b"schema_version,"), ("--save", b"PK")])
+def test_an_inspection_s_files_take_the_place_of_their_own_kind_alone(
+    flag: str, starts: bytes, model: Path, notes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["inspect", str(model), flag, str(notes)]) == 2
+    assert "holds something else" in capsys.readouterr().err
+    assert notes.read_text() == NOTES
+    mine = notes.with_name("mine")
+    for _ in range(2):
+        assert cli.main(["inspect", str(model), flag, str(mine)]) == 0
+        assert mine.read_bytes().startswith(starts)

@@ -17,8 +17,8 @@ from typing import Any
 
 from layerrope.errors import InputError
 
-PAGE, PNG, SVG = b"<!DOCTYPE html", b"\x89PNG\r\n\x1a\n", b"<svg"
-"""First bytes of the pages and pictures that are written here."""
+PAGE, PNG, SVG, NPZ = b"<!DOCTYPE html", b"\x89PNG\r\n\x1a\n", b"<svg", b"PK\x03\x04"
+"""First bytes of the pages, pictures and arrays that are written here."""
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:

@@ -120,12 +120,12 @@ class Command:
     def _write(self, inspections: Sequence[Inspection]) -> None:
         """Write what was asked for, once it is known that no output is in the way of another or of something else."""
         from layerrope.charts import save_png
-        from layerrope.files import PAGE, PNG, ready, write_atomic
-        from layerrope.inspector.inspection import csv_text, refuse_inputs
+        from layerrope.files import NPZ, PAGE, PNG, ready, write_atomic
+        from layerrope.inspector.inspection import CSV, csv_text, refuse_inputs
 
         drawn = self._pictures(inspections)
         refuse_inputs(inspections, [path for path in (self.html, self.csv, self.save, *drawn) if path is not None])
-        ready([(self.html, PAGE), (self.csv, b""), (self.save, b""), *((path, PNG) for path in drawn)])
+        ready([(self.html, PAGE), (self.csv, CSV), (self.save, NPZ), *((path, PNG) for path in drawn)])
         if self.html:
             from layerrope.inspector.report import report_page
 
@@ -133,7 +133,7 @@ class Command:
         for path, chart in drawn.items():
             note(f"wrote {save_png(chart, path)}")
         if self.csv:
-            note(f"wrote {write_atomic(self.csv, csv_text(list(inspections)))}")
+            note(f"wrote {write_atomic(self.csv, csv_text(list(inspections)), CSV)}")
         if self.save:
             note(f"wrote {inspections[0].save_npz(self.save)}")
 

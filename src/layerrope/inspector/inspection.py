@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layerrope.errors import InputError
-from layerrope.files import apart, write_atomic, write_json
+from layerrope.files import NPZ, apart, write_atomic, write_json
 from layerrope.inspector.depth_law import best_law
 from layerrope.inspector.mds import pure_scaling_picture
 from layerrope.inspector.naming import array_names
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 #: Of the JSON document and of every line of the CSV; raised when a field changes its meaning or goes.
 SCHEMA_VERSION = 1
+
+#: First bytes of the CSV: the name of its first column.
+CSV = b"schema_version"
 
 
 #: Sites that are measured; only a stranger's naming can make more.
@@ -239,7 +242,7 @@ class Inspection:
         arrays |= {f"{names[role]}.bias": row.values for role, row in table.single_biases.items()}
         data = io.BytesIO()
         np.savez(data, allow_pickle=False, **{k: _narrow(v) for k, v in arrays.items()})
-        return write_atomic(path, data.getvalue())
+        return write_atomic(path, data.getvalue(), NPZ)
 
 
 def refuse_inputs(inspections: Sequence[Inspection], outputs: Sequence[str | os.PathLike[str]]) -> None:
