@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -213,13 +214,16 @@ def runs_of(record: str) -> Runs | None:
 
 
 def best(runs: Runs, scheme: str) -> dict[str, float]:
-    """Loss by seed at the rate with the lowest loss on the first seed; empty where the scheme was not trained."""
-    mine = [row for row in runs if row["scheme"] == scheme]
-    if not mine:
+    """Loss by seed at the rate that is best on average over the seeds tried at every rate; empty where untrained."""
+    by_rate: dict[str, dict[str, float]] = {}
+    for row in runs:
+        if row["scheme"] == scheme:
+            by_rate.setdefault(row["lr"], {})[row["seed"]] = float(row["val_loss"])
+    if not by_rate:
         return {}
-    first = min(mine, key=lambda row: int(row["seed"]))["seed"]
-    lr = min((row for row in mine if row["seed"] == first), key=lambda row: float(row["val_loss"]))["lr"]
-    return {row["seed"]: float(row["val_loss"]) for row in mine if row["lr"] == lr}
+    seeds = set.intersection(*(set(losses) for losses in by_rate.values()))
+    judged = {lr: [losses[seed] for seed in seeds] or list(losses.values()) for lr, losses in by_rate.items()}
+    return by_rate[min(judged, key=lambda lr: fmean(judged[lr]))]
 
 
 def lead(runs: Runs, scheme: str, over: str) -> Interval | None:

@@ -31,7 +31,14 @@ PURPOSES = {
         "Without the rotation, how much is left; and is its start, a depth-scaled one, the method?",
         SMALL
         + " A longer budget above all: the best rates lie near the edge of stability (the recipe does not clip), where"
-        " luck decides much, and 250 steps favour whatever starts fast. One of the two budgets asked for is trained.",
+        " luck decides much, and 250 steps favour whatever starts fast; one of the two budgets asked for is trained."
+        " And rates above 0.096, where the Peri-Norm family is best (results/lr).",
+    ),
+    "ablation-wide": Purpose(
+        "Every switch and every start of LayerRoPE, at the rate that one seed chose",
+        "Which parts and which starts are worth a closer look?",
+        SMALL + " Other seeds, above all: each variant's rate is the best one of its first seed, which near the edge of"
+        " stability is luck; the record in results/ablation trains every seed at every rate.",
     ),
     "lr": Purpose(
         "How wide is the range of good learning rates?",

@@ -123,6 +123,15 @@ def write_rows(record: Path, name: str, lines: list[str]) -> None:
     (record / name / "runs.csv").write_text("\n".join(lines) + "\n")
 
 
+def test_the_best_rate_is_judged_by_every_seed_that_all_rates_share(record: Path) -> None:
+    claims = sys.modules["claims"]
+    rows = [("0.01", "0", 5.2), ("0.01", "1", 5.2), ("0.02", "0", 5.0), ("0.02", "1", 6.6)]
+    runs = [{"scheme": "lns", "lr": lr, "seed": seed, "val_loss": str(loss)} for lr, seed, loss in rows]
+    assert claims.best(runs, "lns") == {"0": 5.2, "1": 5.2}
+    assert claims.best(runs[:1] + runs[2:], "lns") == {"0": 5.0, "1": 6.6}  # seed 1 was not tried at 0.01
+    assert claims.best(runs, "prenorm") == {}
+
+
 def test_rates_that_were_lost_are_in_the_sensitivity_and_at_no_edge(record: Path) -> None:
     lines = ["scheme,lr,seed,status,val_loss", "prenorm,0.01,0,done,5.1", "prenorm,0.02,0,done,5.0"]
     lines += ["prenorm,0.04,0,diverged,", "prenorm,0.08,0,interrupted,"]
