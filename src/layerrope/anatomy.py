@@ -76,10 +76,16 @@ def dissect(model: nn.Module, architecture: str | None = None) -> Anatomy:
     config = _config(model)
     timm = is_timm(model)
     named = architecture or ("timm-vit" if timm else config.get("model_type"))
+    if named is None:
+        raise InputError(
+            f"{type(model).__name__} has no model type (no config of Hugging Face's, no timm block): name one whose"
+            ' layers have the same norms, as in architecture="llama", or use layerrope.LayerRoPE in the module (see'
+            " docs/howto-own-model.md)"
+        )
     if named not in MODEL_TYPES:
         raise InputError(
             f"model type {named!r} is not in the table of norm roles, and roles are not guessed: "
-            "name a model type whose layers have the same norms, as architecture="
+            'name a model type whose layers have the same norms, as in architecture="llama"'
         )
     templates = _templates(named)
     owner, path, layers = _layers(model, templates)

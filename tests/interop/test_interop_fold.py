@@ -144,3 +144,8 @@ def test_norms_with_differing_eps_are_refused() -> None:
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(InputError, match="cannot fold a str"):
         layerrope.fold("runs/x")
+
+
+def test_a_module_without_a_model_type_is_told_what_to_do() -> None:
+    with pytest.raises(InputError, match=r'Linear has no model type .*architecture="llama".*howto-own-model'):
+        layerrope.apply(torch.nn.Linear(2, 2))
