@@ -123,7 +123,7 @@ def test_metadata_that_runs_code_is_refused_before_it_does(step: Path, tmp_path:
         ("os", "system"),
         ("torch", "load"),
         ("torch.serialization", "load"),
-        ("builtins", "getattr"),
+        ("builtins", "setattr"),
     ],
 )
 @pytest.mark.parametrize("protocol", [0, 4])
@@ -140,6 +140,41 @@ def test_no_other_name_is_known(step: Path, module: str, name: str, protocol: in
     )
     metadata(step).write_bytes(new if protocol else old.encode())
     refused(step, f"names {module}.{name}")
+
+
+class Reach:
+    """Unpickled by an ordinary reader, the attribute `name` of `owner`."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self.owner, self.name)
+
+
+@pytest.mark.parametrize("owner", [torch.Size, "text", torch.float32])
+def test_getattr_names_members_of_an_enum_and_reaches_nothing(step: Path, owner: Any) -> None:
+    """Python before 3.11.4 pickles an enum's member as getattr(enum, name)."""
+    metadata(step).write_bytes(pickle.dumps(Reach(owner, "__class__")))
+    refused(step, "takes attributes of something else than its enum")
+
+
+def test_metadata_of_an_older_python_is_read(tmp_path: Path) -> None:
+    from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
+
+    class Old(pickle._Pickler):  # type: ignore[name-defined] # the one in Python, which takes a reducer for enums
+        def reducer_override(self, thing: Any) -> Any:
+            is_enum = isinstance(thing, _MEM_FORMAT_ENCODING)
+            return (getattr, (type(thing), thing.name)) if is_enum else NotImplemented
+
+    saved = {"a": torch.randn(3, 4)}
+    dcp.save(saved, checkpoint_id=str(tmp_path), no_dist=True)
+    file = tmp_path / ".metadata"
+    found = pickle.loads(file.read_bytes())
+    with file.open("wb") as opened:
+        Old(opened).dump(found)
+    assert b"getattr" in file.read_bytes()
+    assert torch.equal(DcpFolder(tmp_path).read("a"), saved["a"])
 
 
 def test_a_tensor_that_runs_code_is_refused_before_it_does(step: Path, tmp_path: Path) -> None:

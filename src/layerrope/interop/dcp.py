@@ -60,6 +60,13 @@ def _word(*args: Any) -> str:
     return " ".join(map(str, args))
 
 
+def _member(owner: Any, name: Any) -> str:
+    """An enum's member as Python before 3.11.4 names it: getattr(enum, name). Nothing is ever looked up."""
+    if owner is not _word or not isinstance(name, str):
+        raise InputError("it takes attributes of something else than its enum")
+    return name
+
+
 _TORCH = "torch.distributed.checkpoint."
 _KNOWN: dict[tuple[str, str], Any] = {
     (f"{_TORCH}metadata", "Metadata"): Record,
@@ -75,6 +82,7 @@ _KNOWN: dict[tuple[str, str], Any] = {
     ("torch.serialization", "_get_layout"): _word,
     ("torch", "Size"): tuple,
     ("collections", "OrderedDict"): OrderedDict,
+    ("builtins", "getattr"): _member,
     **{("pathlib", name): _word for name in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath")},
     **{("torch", name): getattr(torch, name) for name in DTYPES},
 }
