@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
 
 import layerrope
 from layerrope import account, gain_table, tiers
+from layerrope.compare import best_of
 from layerrope.errors import InputError
 from layerrope.inspector.mds import pure_scaling_picture
 from layerrope.intervals import Interval, t_interval
@@ -215,15 +215,12 @@ def runs_of(record: str) -> Runs | None:
 
 def best(runs: Runs, scheme: str) -> dict[str, float]:
     """Loss by seed at the rate that is best on average over the seeds tried at every rate; empty where untrained."""
-    by_rate: dict[str, dict[str, float]] = {}
+    by_rate: dict[float, dict[int, float | None]] = {}
     for row in runs:
         if row["scheme"] == scheme:
-            by_rate.setdefault(row["lr"], {})[row["seed"]] = float(row["val_loss"])
-    if not by_rate:
-        return {}
-    seeds = set.intersection(*(set(losses) for losses in by_rate.values()))
-    judged = {lr: [losses[seed] for seed in seeds] or list(losses.values()) for lr, losses in by_rate.items()}
-    return by_rate[min(judged, key=lambda lr: fmean(judged[lr]))]
+            by_rate.setdefault(float(row["lr"]), {})[int(row["seed"])] = float(row["val_loss"])
+    lr = best_of(by_rate)
+    return {} if lr is None else {str(seed): loss for seed, loss in by_rate[lr].items() if loss is not None}
 
 
 def lead(runs: Runs, scheme: str, over: str) -> Interval | None:

@@ -128,11 +128,22 @@ def best_rate(trials: Sequence[Trial]) -> float | None:
 
     Judged by the seeds tried at every rate, where there are such: a seed tried at one rate only says nothing of others.
     """
-    tried = {lr: {t.seed for t in trials if t.lr == lr} for lr in {t.lr for t in trials}}
-    common = set[int]().union(*tried.values()).intersection(*tried.values())
-    judged = [t for t in trials if t.seed in common] or trials
-    ended = {lr: (lost, loss) for lr, (lost, loss) in mean_losses(judged).items() if loss is not None}
-    return min(ended, key=lambda lr: ended[lr]) if ended else None
+    losses: dict[float, dict[int, float | None]] = {}
+    for t in trials:
+        losses.setdefault(t.lr, {})[t.seed] = None if t.result is None else t.result.val_loss
+    return best_of(losses)
+
+
+def best_of(losses: Mapping[float, Mapping[int, float | None]]) -> float | None:
+    """`best_rate` of losses by rate and seed, None where a run was lost."""
+    common = set[int]().union(*losses.values()).intersection(*losses.values())
+    ranks: dict[float, tuple[int, float]] = {}
+    for lr in sorted(losses):
+        judged = [losses[lr][seed] for seed in losses[lr] if not common or seed in common]
+        ended = [loss for loss in judged if loss is not None]
+        if ended:
+            ranks[lr] = len(judged) - len(ended), statistics.fmean(ended)
+    return min(ranks, key=lambda lr: ranks[lr]) if ranks else None
 
 
 def bracketed(trials: Sequence[Trial], lr: float | None) -> bool | None:
