@@ -76,6 +76,11 @@ def _far_apart(found: Found) -> list[str]:
     ]
 
 
+def _schemes(found: Found) -> list[str]:
+    """Every scheme once, in the study's order."""
+    return list(dict.fromkeys(row.scheme for group in found.groups for row in group.table.rows))
+
+
 def _at(group: Group) -> str:
     return f"{group.name}, " if group.name else ""
 
@@ -169,7 +174,7 @@ def _rates_by_depth(found: Found) -> list[dict[str, Any]]:
     """Each scheme's best rate at every depth, with the lost runs; none where nothing was swept."""
     if not any(row.bracketed is not None for group in found.groups for row in group.table.rows):
         return []
-    names = dict.fromkeys(row.scheme for group in found.groups for row in group.table.rows)
+    names = _schemes(found)
     return [
         {
             "scheme": name,
@@ -187,7 +192,7 @@ def _rate(row: Row) -> str:
 def _rates_move(found: Found) -> list[str]:
     """How far the best rate moves over depths: what a rate carried from a shallow model to a deep one must expect."""
     said: list[str] = []
-    for name in dict.fromkeys(row.scheme for group in found.groups for row in group.table.rows):
+    for name in _schemes(found):
         rows = [r for g in found.groups for r in g.table.rows if r.scheme == name and r.bracketed is not None]
         rates = [row.lr for row in rows if row.lr is not None]
         if len(rates) > 1:
@@ -199,7 +204,7 @@ def _rates_move(found: Found) -> list[str]:
 
 
 def _verdicts(found: Found) -> list[Any]:
-    names = dict.fromkeys(row.scheme for group in found.groups for row in group.table.rows)
+    names = _schemes(found)
     made = []
     for name in names:
         rows = {int(g.setting["layers"]): r for g in found.groups for r in g.table.rows if r.scheme == name}
@@ -209,7 +214,7 @@ def _verdicts(found: Found) -> list[Any]:
 
 
 def _aspect(found: Found, said: Said) -> None:
-    for name in dict.fromkeys(row.scheme for group in found.groups for row in group.table.rows):
+    for name in _schemes(found):
         losses = {g.setting["shape"]: r.val_loss for g in found.groups for r in g.table.ranked if r.scheme == name}
         if losses:
             best = min(losses, key=lambda shape: losses[shape] or math.inf)
