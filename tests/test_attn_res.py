@@ -49,7 +49,8 @@ def test_bf16_sources_are_mixed_in_fp32() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         low, high = mixed(q, *values), mixed(q, *(v.float() for v in values))
     assert low.dtype == torch.bfloat16
-    assert torch.equal(low, exact.bfloat16())
+    # one rounding to bf16, 2^-8, beside the order in which fp32 adds; a mix added up in bf16 is several roundings off
+    torch.testing.assert_close(low.float(), exact, rtol=2**-8 * 1.001, atol=1e-5)
     assert torch.equal(high, exact)
 
 
