@@ -22,8 +22,8 @@ import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import layerrope
-from layerrope.report import processor
-from layerrope.timing import paired
+from layerrope.bench.paired import paired
+from layerrope.comparing.report import processor
 
 THREADS, BATCH, LENGTH, VOCAB = 1, 4, 128, 512
 

@@ -28,19 +28,19 @@ import tyro
 from torch import Tensor
 
 from layerrope import LM, ModelConfig, account, schemes, tiers
+from layerrope.bench.paired import paired
 from layerrope.data import DataConfig
 from layerrope.errors import InputError, reason
-from layerrope.evaluation import undisturbed
 from layerrope.files import write_json
-from layerrope.layerwise import compile_layers
-from layerrope.machine import autocast, check_machine, peak_memory
-from layerrope.optim import Optimizers
-from layerrope.ranks import Ranks
-from layerrope.recipe import TrainConfig
+from layerrope.ranks.ranks import Ranks
 from layerrope.roofline import DEVICES
-from layerrope.run_folder import RunFolder, versions
-from layerrope.session import Session
-from layerrope.timing import paired
+from layerrope.training.evaluation import undisturbed
+from layerrope.training.layerwise import compile_layers
+from layerrope.training.machine import autocast, check_machine, peak_memory
+from layerrope.training.optim import Optimizers
+from layerrope.training.recipe import TrainConfig
+from layerrope.training.run_folder import RunFolder, versions
+from layerrope.training.session import Session
 
 TARGET = 1.01
 """LayerRoPE's step over Pre-Norm's, at most."""

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from layerrope import LM, ModelConfig, account, schemes, tiers
-from layerrope.folding import obstacles
+from layerrope.exporting.folding import obstacles
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "results" / "bench" / "schemes.json"

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from layerrope import LM, account, schemes, tiers
-from layerrope.folding import obstacles
-from layerrope.intervals import Interval, t_interval
+from layerrope.comparing.intervals import Interval, t_interval
+from layerrope.exporting.folding import obstacles
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "which-scheme.md"

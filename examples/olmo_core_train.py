@@ -42,7 +42,7 @@ from layerrope.errors import InputError
 from layerrope.interop.olmo_core import DepthTransformerConfig, group_overrides, olmo_config
 from layerrope.interop.olmo_weights import load_weights
 from layerrope.model import LM
-from layerrope.prepare import Prepared, prepare
+from layerrope.text.prepare import Prepared, prepare
 
 DTYPES = {"fp32": DType.float32, "bf16": DType.bfloat16}
 

@@ -202,7 +202,7 @@ def _(runs, show):
     import tempfile
     from pathlib import Path
 
-    from layerrope.export import export
+    from layerrope.exporting.export import export
 
     with tempfile.TemporaryDirectory() as folder:
         proof = export(runs["layerrope"].model, Path(folder) / "stock", reader="plain").proof

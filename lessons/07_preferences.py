@@ -50,8 +50,8 @@ def _(steps, training):
     from pathlib import Path
 
     from layerrope import ModelConfig, fold
-    from layerrope.export import export
-    from layerrope.tokens import Bytes
+    from layerrope.exporting.export import export
+    from layerrope.text.tokens import Bytes
 
     config = ModelConfig(
         n_layer=4, n_head=2, d_model=64, d_ff=176, seq_len=64, init_std=0.08, embed_std=0.63, scheme="layerrope"

@@ -20,13 +20,13 @@ import torch
 
 import layerrope
 from layerrope import account, gain_table, tiers
-from layerrope.compare import best_of
+from layerrope.comparing.compare import best_of
+from layerrope.comparing.intervals import Interval, t_interval
 from layerrope.errors import InputError
 from layerrope.inspector.mds import pure_scaling_picture
-from layerrope.intervals import Interval, t_interval
-from layerrope.savings import Saving, savings
-from layerrope.scaling_report import saved
-from layerrope.scaling_table import read_points
+from layerrope.scaling.report import saved
+from layerrope.scaling.savings import Saving, savings
+from layerrope.scaling.table import read_points
 from layerrope.toy_stream import LEARNED, block, power, power_update, relative_update, variance
 
 ROOT = Path(__file__).parents[1]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from layerrope.record import Purpose
+from layerrope.comparing.record import Purpose
 from layerrope.studies.reading import read_found
 from layerrope.studies.record import write_study_record
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from claims import CLAIMS, VERDICTS
 
-from layerrope.record import markdown
+from layerrope.comparing.record import markdown
 
 PAGE = Path(__file__).parents[1] / "docs" / "evidence.md"
 

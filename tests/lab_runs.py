@@ -9,11 +9,11 @@ from pathlib import Path
 from toy_run import run, toy_config
 
 from layerrope.files import write_json
-from layerrope.launch import Outcome
-from layerrope.machine import threads
-from layerrope.run_folder import Result
+from layerrope.launching.launch import Outcome
 from layerrope.studies import Ask, plan_study
 from layerrope.study import Run, write_study
+from layerrope.training.machine import threads
+from layerrope.training.run_folder import Result
 
 HOSTILE = "<img src=x onerror=alert(1)>&\"'\u2028"
 """A folder's name that would be markup, were it not escaped."""

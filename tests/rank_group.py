@@ -30,20 +30,22 @@ from toy_run import Toy, toy_config, until
 from layerrope.__main__ import guarded, main
 from layerrope.commands.train import EXIT
 from layerrope.errors import InputError
-from layerrope.layerwise import checkpoint_layers, compile_layers
-from layerrope.machine import autocast
-from layerrope.rank_place import rank_place
-from layerrope.ranks import PATIENCE, Ranks, join
-from layerrope.recipe import TrainConfig, from_json
-from layerrope.run_folder import Result, RunFolder
-from layerrope.session import Session
+from layerrope.ranks.place import rank_place
+from layerrope.ranks.ranks import PATIENCE, Ranks, join
 from layerrope.train import train
+from layerrope.training.layerwise import checkpoint_layers, compile_layers
+from layerrope.training.machine import autocast
+from layerrope.training.recipe import TrainConfig, from_json
+from layerrope.training.run_folder import Result, RunFolder
+from layerrope.training.session import Session
 
 HUNG = 240.0
 """Seconds after which a test takes a group for hung: many times what any of them needs on a busy machine."""
 
 server = multiprocessing.get_context("forkserver")
-server.set_forkserver_preload(["layerrope.train", "layerrope.sharding", "layerrope.data", "torch._dynamo.testing"])
+server.set_forkserver_preload(
+    ["layerrope.train", "layerrope.ranks.sharding", "layerrope.data", "torch._dynamo.testing"]
+)
 
 
 class SharedToy(Toy):

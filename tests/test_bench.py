@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from layerrope import LM, ModelConfig, account, cli
-from layerrope.bench import bare_products, bench
-from layerrope.bench_memory import bench_memory, held_bytes, step_peak
+from layerrope.bench.memory import bench_memory, held_bytes, step_peak
+from layerrope.bench.paired import Timing, paired
+from layerrope.bench.step import bare_products, bench
 from layerrope.commands.bench import Command, plans
 from layerrope.errors import InputError
-from layerrope.timing import Timing, paired
 
 TINY = ModelConfig(n_layer=1, n_head=1, d_model=8, d_ff=16, vocab_size=11, seq_len=6)
 

@@ -11,10 +11,10 @@ from layerrope.commands.board import Board, Clock, ending
 from layerrope.commands.typed import typed
 from layerrope.config import ModelConfig
 from layerrope.data import DataConfig
-from layerrope.launch import Job, Outcome
-from layerrope.recipe import TrainConfig
-from layerrope.run_folder import Result
-from layerrope.session import Report
+from layerrope.launching.launch import Job, Outcome
+from layerrope.training.recipe import TrainConfig
+from layerrope.training.run_folder import Result
+from layerrope.training.session import Report
 
 MODEL = ModelConfig(n_layer=2, n_head=2, d_model=8, d_ff=8, seq_len=16)
 CONFIG = TrainConfig(model=MODEL, data=DataConfig(seq_len=16), steps=100)

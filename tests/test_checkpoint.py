@@ -20,12 +20,12 @@ import torch
 from safetensors import SafetensorError
 from toy_run import curve, kill_config, run, same, tensors, toy_config, until
 
-from layerrope import checkpoint
-from layerrope.checkpoint import Checkpoint, latest, load, save, steps
 from layerrope.errors import InputError
 from layerrope.loading import load_lm
-from layerrope.run_folder import RunFolder
-from layerrope.trained import load_trained
+from layerrope.training import checkpoint
+from layerrope.training.checkpoint import Checkpoint, latest, load, save, steps
+from layerrope.training.run_folder import RunFolder
+from layerrope.training.trained import load_trained
 
 torch.set_num_threads(1)
 

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from layerrope.budget import steps_of
-from layerrope.compare import SCHEMES, Table, Trial, best_rate, bracketed, compare, comparison, mean_losses
-from layerrope.compare_plan import Request, plan
+from layerrope.comparing.compare import SCHEMES, Table, Trial, best_rate, bracketed, compare, comparison, mean_losses
+from layerrope.comparing.findings import findings, signed
+from layerrope.comparing.intervals import Interval, t_interval
+from layerrope.comparing.plan import Request, plan
+from layerrope.comparing.rates import GRID, Rates, Sweep, Swept, choose, packaged, sweep_from_json, sweep_to_json
 from layerrope.errors import InputError
-from layerrope.findings import findings, signed
-from layerrope.intervals import Interval, t_interval
-from layerrope.launch import Outcome
-from layerrope.rates import GRID, Rates, Sweep, Swept, choose, packaged, sweep_from_json, sweep_to_json
-from layerrope.recipe import TrainConfig, to_json
-from layerrope.run_folder import Result
+from layerrope.launching.launch import Outcome
+from layerrope.training.recipe import TrainConfig, to_json
+from layerrope.training.run_folder import Result
 
 LOSSES = st.floats(0.5, 10)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from layerrope import compare_plan
 from layerrope.commands.compare import Command
-from layerrope.machine import threads
-from layerrope.rates import GRID
-from layerrope.report import SCHEMA, document, read_comparison
+from layerrope.comparing import plan as compare_plan
+from layerrope.comparing.rates import GRID
+from layerrope.comparing.report import SCHEMA, document, read_comparison
+from layerrope.training.machine import threads
 
 DOC = (Path(__file__).parents[1] / "docs" / "compare.md").read_text()
 

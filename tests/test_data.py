@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from layerrope.data import IGNORED, DataConfig, Dataset, load_data
 from layerrope.errors import InputError
-from layerrope.windows import permutation, visited
+from layerrope.text.windows import permutation, visited
 
 EOT = 256
 Maker = Callable[..., Dataset]

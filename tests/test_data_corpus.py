@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from layerrope.text_files import CORPUS, embedded
+from layerrope.text.files import CORPUS, embedded
 
 ROOT = Path(__file__).parents[1]
 MANIFEST: list[dict[str, Any]] = json.loads((CORPUS / "manifest.json").read_text())

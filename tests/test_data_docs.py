@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from layerrope.tokens import EOT_NAMES
+from layerrope.text.tokens import EOT_NAMES
 
 DOC = (Path(__file__).parents[1] / "docs" / "data.md").read_text()
 

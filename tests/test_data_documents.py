@@ -13,11 +13,11 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layerrope import text_files
 from layerrope.data import DataConfig, load_data
-from layerrope.documents import Document, Side, cut_tail, plan_split
 from layerrope.errors import InputError
-from layerrope.text_files import open_files, read_txt
+from layerrope.text import files as text_files
+from layerrope.text.documents import Document, Side, cut_tail, plan_split
+from layerrope.text.files import open_files, read_txt
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from layerrope import hub
 from layerrope.data import DataConfig, Dataset, load_data
 from layerrope.errors import InputError, MissingExtra
+from layerrope.text import hub
 
 Row = dict[str, Any]
 

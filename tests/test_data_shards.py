@@ -19,11 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerrope import cache as caching
-from layerrope import shards, tokens
 from layerrope.cache import cache_folder, locked, sweep
 from layerrope.data import DataConfig, load_data
 from layerrope.errors import InputError
-from layerrope.shards import ShardWriter, open_shard, paths_of, width_for
+from layerrope.text import shards, tokens
+from layerrope.text.shards import ShardWriter, open_shard, paths_of, width_for
 
 NAMES: dict[str, Any] = {"key": "k", "tokenizer": ("t", "0"), "source": ("s", "1")}
 
@@ -237,7 +237,7 @@ def test_what_a_killed_process_left_is_no_obstacle_and_goes(text: Path, tmp_path
 
 SCRIPT = """
 import contextlib, json, sys
-from layerrope import prepare
+from layerrope.text import prepare
 from layerrope.data import DataConfig, load_data
 if sys.argv[3] == "unlocked":
     prepare.locked = lambda path: contextlib.nullcontext()

@@ -14,10 +14,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HubTokenizer
 
-from layerrope import tokens
 from layerrope.data import DataConfig, load_data
 from layerrope.errors import InputError
-from layerrope.tokens import EOT, Bytes, Subwords, pieces, read_tokenizer, train_bpe
+from layerrope.text import tokens
+from layerrope.text.tokens import EOT, Bytes, Subwords, pieces, read_tokenizer, train_bpe
 
 SAMPLE = "The stream is read, and written back; the rows don't fade with depth.\n\nA 2nd line: 3.14 -- ok.\n"
 

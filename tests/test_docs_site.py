@@ -23,7 +23,7 @@ from browser import browser, needs_browser
 from lesson_tools import ROOT, script
 
 from layerrope import cli
-from layerrope.machine import threads
+from layerrope.training.machine import threads
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("**/*.md"))

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from layerrope import cli, logsum_fit
+from layerrope import cli
 from layerrope.errors import InputError
-from layerrope.scaling_table import read_points
+from layerrope.scaling import logsum_fit
+from layerrope.scaling.table import read_points
 
 FAST = ["--resamples", "50"]
 

@@ -13,8 +13,8 @@ import pytest
 from nets import tiny, token_ids
 
 from layerrope.model import LM
-from layerrope.optim import Optimizers
 from layerrope.scheme_table import schemes
+from layerrope.training.optim import Optimizers
 
 PATH = Path(__file__).parent / "data" / "golden.json"
 SPECS = [*schemes, "hc+layerrope", "mhc+layerrope", "attnres+layerrope", "attnres:blocks=2", "lns+layerrope"]

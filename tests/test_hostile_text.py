@@ -15,8 +15,8 @@ from layerrope.errors import InputError
 from layerrope.gains import gain_table
 from layerrope.model import LM
 from layerrope.sampling import Sampling, stream_text
-from layerrope.text_files import open_files
-from layerrope.tokens import Bytes
+from layerrope.text.files import open_files
+from layerrope.text.tokens import Bytes
 
 BAD = os.fsdecode(b"bad\xff.txt")
 

@@ -14,7 +14,7 @@ import pytest
 
 from layerrope.cli import main
 from layerrope.errors import InputError
-from layerrope.images import ImageConfig, ImageData, load_images
+from layerrope.vision.images import ImageConfig, ImageData, load_images
 
 IMAGES = np.random.default_rng(0).integers(0, 255, (40, 8, 8), dtype=np.uint8)
 LABELS = np.arange(40) % 3
@@ -150,7 +150,7 @@ def test_a_folder_is_read_by_class_and_turned_upright(folder: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 3  # upside down
     turned.save(folder / "a" / "turned.png", exif=exif)
-    from layerrope.images import _read_picture
+    from layerrope.vision.images import _read_picture
 
     assert _read_picture(folder / "a" / "turned.png", 8)[7, 7, 0] == 255
 

@@ -12,15 +12,15 @@ import torch
 
 from layerrope.data import DataConfig
 from layerrope.errors import InputError
-from layerrope.evaluation import accuracy, evaluate
-from layerrope.images import ImageConfig, load_images
-from layerrope.kinds import LoopedTrainConfig, VisionTrainConfig
-from layerrope.looped import LoopedConfig
-from layerrope.recipe import TrainConfig, from_json, run_key, to_json
-from layerrope.run_folder import read_metrics
-from layerrope.session import Report
+from layerrope.looping.looped import LoopedConfig
 from layerrope.train import train
-from layerrope.vit import ViT, vit_tiers
+from layerrope.training.evaluation import accuracy, evaluate
+from layerrope.training.kinds import LoopedTrainConfig, VisionTrainConfig
+from layerrope.training.recipe import TrainConfig, from_json, run_key, to_json
+from layerrope.training.run_folder import read_metrics
+from layerrope.training.session import Report
+from layerrope.vision.images import ImageConfig, load_images
+from layerrope.vision.vit import ViT, vit_tiers
 
 torch.set_num_threads(1)
 

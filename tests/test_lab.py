@@ -24,19 +24,19 @@ from layerrope import cli, lab
 from layerrope.accounting import count_parameters, flops_per_token, gate_flops
 from layerrope.cli import help_text
 from layerrope.commands.lab import Command
-from layerrope.compare import comparison
+from layerrope.comparing.compare import comparison
+from layerrope.comparing.rates import Rates
 from layerrope.config import ModelConfig, tiers
 from layerrope.errors import InputError
 from layerrope.files import read_json, write_json
 from layerrope.lab import budget, measured, runs, specs
 from layerrope.lab.runs import POINTS, runs_page, thinned
-from layerrope.machine import threads
-from layerrope.rates import Rates
 from layerrope.studies import RECIPES
 from layerrope.studies.findings import findings_of
 from layerrope.studies.reading import read_found
 from layerrope.study import Run, write_study
-from layerrope.trained import load_trained
+from layerrope.training.machine import threads
+from layerrope.training.trained import load_trained
 
 ROOT = Path(__file__).parents[1]
 

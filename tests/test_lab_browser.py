@@ -22,7 +22,7 @@ from layerrope.config import ModelConfig, tier
 from layerrope.gains import SITES, gain_table
 from layerrope.inspector import angles, mds
 from layerrope.lab import budget
-from layerrope.trained import load_trained
+from layerrope.training.trained import load_trained
 
 pytestmark = needs_browser
 ROOT = Path(__file__).parents[1]

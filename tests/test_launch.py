@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from layerrope.config import ModelConfig
 from layerrope.data import DataConfig
 from layerrope.errors import InputError
-from layerrope.launch import SHORTEST, Job, Outcome, Queue, available_cores, run_here, share
-from layerrope.processes import run_local
-from layerrope.recipe import TrainConfig, to_json
-from layerrope.run_folder import Result, read_metrics
-from layerrope.session import Report
-from layerrope.worker import Line, run, watch
+from layerrope.launching.launch import SHORTEST, Job, Outcome, Queue, available_cores, run_here, share
+from layerrope.launching.processes import run_local
+from layerrope.launching.worker import Line, run, watch
+from layerrope.training.recipe import TrainConfig, to_json
+from layerrope.training.run_folder import Result, read_metrics
+from layerrope.training.session import Report
 
 MODEL = ModelConfig(n_layer=2, n_head=2, d_model=8, d_ff=8, seq_len=16)
 TINY = TrainConfig(
@@ -195,7 +195,7 @@ def test_ctrl_c_lets_every_worker_save(tmp_path: Path, stand_in: list[str]) -> N
 def test_a_worker_that_does_not_end_is_killed(
     tmp_path: Path, stand_in: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("layerrope.processes.GRACE", 0.1)
+    monkeypatch.setattr("layerrope.launching.processes.GRACE", 0.1)
 
     def listen(job: Job, what: Report | Outcome) -> None:
         raise KeyboardInterrupt
@@ -283,7 +283,7 @@ def test_this_process_tries_a_crash_once_more(tmp_path: Path, monkeypatch: pytes
             raise RuntimeError("first line\nsecond line")
         return DONE
 
-    monkeypatch.setattr("layerrope.launch.train", fail)
+    monkeypatch.setattr("layerrope.launching.launch.train", fail)
     found = run_here([job(tmp_path, "a"), job(tmp_path, "b")], Heard())
     assert [p.name for p in calls] == ["a", "a", "b"]
     assert found[tmp_path / "a"] == Outcome("failed", error="RuntimeError: first line", attempts=2)

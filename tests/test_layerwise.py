@@ -14,11 +14,11 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from toy_run import T, Toy, curve, run, same, tensors, toy_config, until
 
-from layerrope import session
 from layerrope.data import DataConfig
-from layerrope.evaluation import evaluate
-from layerrope.layerwise import checkpoint_layers, compile_layers
 from layerrope.model import LM
+from layerrope.training import session
+from layerrope.training.evaluation import evaluate
+from layerrope.training.layerwise import checkpoint_layers, compile_layers
 
 torch.set_num_threads(1)
 

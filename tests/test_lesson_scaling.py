@@ -12,7 +12,7 @@ from lesson_answers import assert_told, wrong_answers
 from scipy import stats
 
 from layerrope import compute_saving, fit_scaling
-from layerrope.intervals import t_interval
+from layerrope.comparing.intervals import t_interval
 
 COMPUTES = {
     "returns nothing": lambda L, e, a, p: None,

@@ -19,7 +19,7 @@ import pytest
 from kit.show import Verdict, Words
 from lesson_tools import LESSONS, lesson_pages
 
-from layerrope.machine import threads
+from layerrope.training.machine import threads
 
 NAMES = [path.stem for path in lesson_pages.lessons()]
 

@@ -15,15 +15,15 @@ from test_kinds import LOOPED, VISION
 
 from layerrope import cli
 from layerrope.errors import InputError
-from layerrope.evaluation import evaluate
-from layerrope.kinds import LoopedTrainConfig, read_config
-from layerrope.loopcd import Contrast, Drawing, contrast, generate, loop_losses, read_contrast
-from layerrope.looped import LoopedLM
+from layerrope.looping.loopcd import Contrast, Drawing, contrast, generate, loop_losses, read_contrast
+from layerrope.looping.looped import LoopedLM
 from layerrope.model import IGNORED
 from layerrope.sampling import Sampling, stream_tokens
 from layerrope.stream import trained_model
 from layerrope.train import train
-from layerrope.trained import is_run, load_trained, run_trains
+from layerrope.training.evaluation import evaluate
+from layerrope.training.kinds import LoopedTrainConfig, read_config
+from layerrope.training.trained import is_run, load_trained, run_trains
 
 torch.set_num_threads(1)
 

@@ -18,17 +18,17 @@ from layerrope import cli
 from layerrope.accounting import account, activation_bytes, count_parameters, flops_per_token
 from layerrope.errors import InputError
 from layerrope.files import write_json
-from layerrope.kinds import LoopedTrainConfig, read_config
-from layerrope.launch import Outcome
-from layerrope.loop_cost import loop_flops, mean_loops
-from layerrope.looped import LoopedConfig, LoopedLM, looped_tiers
-from layerrope.recipe import to_json
-from layerrope.run_folder import Result
+from layerrope.launching.launch import Outcome
+from layerrope.looping.cost import loop_flops, mean_loops
+from layerrope.looping.looped import LoopedConfig, LoopedLM, looped_tiers
 from layerrope.studies import Ask, plan_study
 from layerrope.studies.cost import costs
 from layerrope.studies.findings import findings_of
 from layerrope.studies.reading import read_found, runs_csv
 from layerrope.study import Run, read_study, write_study
+from layerrope.training.kinds import LoopedTrainConfig, read_config
+from layerrope.training.recipe import to_json
+from layerrope.training.run_folder import Result
 
 torch.set_num_threads(1)
 SMALL = LoopedConfig(prelude=1, core=2, coda=1, loops=3, grad_loops=2, n_head=2, d_model=64, d_ff=128, seq_len=8)

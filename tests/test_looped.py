@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounter
 
 from layerrope.errors import InputError
-from layerrope.loop_parts import Injection
-from layerrope.loopcd import Contrast, contrast, generate, weight
-from layerrope.looped import LoopedConfig, LoopedLM, looped_tiers
-from layerrope.optim import Optimizers
+from layerrope.looping.loopcd import Contrast, contrast, generate, weight
+from layerrope.looping.looped import LoopedConfig, LoopedLM, looped_tiers
+from layerrope.looping.parts import Injection
 from layerrope.rotary import rotary_table
+from layerrope.training.optim import Optimizers
 
 TINY = LoopedConfig(prelude=1, core=2, coda=1, loops=5, n_head=2, d_model=16, d_ff=24, vocab_size=31, seq_len=12)
 LOOPABLE = [

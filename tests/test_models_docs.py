@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from layerrope import cli
-from layerrope.machine import threads
+from layerrope.training.machine import threads
 
 DOC = (Path(__file__).parents[1] / "docs" / "models.md").read_text()
 

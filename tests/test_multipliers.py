@@ -11,8 +11,8 @@ from nets import tiny, token_ids
 from layerrope.errors import InputError
 from layerrope.model import LM
 from layerrope.multipliers import InitTable, RoleRow, init_table
-from layerrope.optim import Optimizers
 from layerrope.scheme_table import schemes
+from layerrope.training.optim import Optimizers
 
 
 def table(spec: str) -> tuple[InitTable, dict[str, RoleRow]]:

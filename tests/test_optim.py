@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from layerrope.config import ModelConfig, preset
 from layerrope.errors import InputError
 from layerrope.model import LM
-from layerrope.optim import Optimizers, clip_by_norm, param_groups, total_norm
 from layerrope.roles import Tuning, declared
-from layerrope.schedule import lr_factor
 from layerrope.scheme_table import schemes
+from layerrope.training.optim import Optimizers, clip_by_norm, param_groups, total_norm
+from layerrope.training.schedule import lr_factor
 
 torch.set_num_threads(1)
 

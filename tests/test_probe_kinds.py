@@ -14,15 +14,15 @@ from test_kinds import LOOPED, VISION
 from torch import Tensor, nn
 
 from layerrope import cli
-from layerrope.kinds import LoopedTrainConfig, Model, VisionTrainConfig
-from layerrope.looped import LoopedConfig, LoopedLM
+from layerrope.looping.looped import LoopedConfig, LoopedLM
 from layerrope.model import IGNORED
 from layerrope.probes import CHEAP, PROBES, Batches, Options, Trunk, probe
-from layerrope.recipe import TrainConfig
-from layerrope.run_folder import read_metrics
 from layerrope.stream import executed
 from layerrope.train import train
-from layerrope.vit import ViT, ViTConfig
+from layerrope.training.kinds import LoopedTrainConfig, Model, VisionTrainConfig
+from layerrope.training.recipe import TrainConfig
+from layerrope.training.run_folder import read_metrics
+from layerrope.vision.vit import ViT, ViTConfig
 
 torch.set_num_threads(1)
 TEXT = LoopedConfig(prelude=1, core=2, coda=1, loops=3, n_head=2, d_model=16, d_ff=24, vocab_size=31, seq_len=12)

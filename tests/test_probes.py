@@ -16,7 +16,6 @@ from probe_toys import CausalMean, Linear, batches, identities, plain, reordered
 from torch import Tensor, nn
 
 from layerrope.errors import InputError
-from layerrope.evaluation import evaluate
 from layerrope.files import dumps
 from layerrope.model import IGNORED, LM
 from layerrope.probes import CHEAP, PROBES, Options, Trunk, not_comparable, probe, surgery
@@ -27,6 +26,7 @@ from layerrope.probes.surgery import swapped
 from layerrope.residual import Add, Sublayer
 from layerrope.scheme_table import schemes
 from layerrope.stream import stream_rms
+from layerrope.training.evaluation import evaluate
 
 SPECS = [*schemes, "hc+layerrope", "perinorm+layerrope", "attnres:size=3"]
 D = 16

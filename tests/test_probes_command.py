@@ -13,7 +13,7 @@ from layerrope import cli
 from layerrope.probes import CHEAP, PROBES, TrainingProbe, training_cost
 from layerrope.probes.charts import GROUPS, Panel, figures, left_out, points
 from layerrope.probes.reading import default_folder
-from layerrope.run_folder import read_metrics
+from layerrope.training.run_folder import read_metrics
 
 SMALL = ["--n-layer", "2", "--n-head", "1", "--d-model", "8", "--d-ff", "16", "--seq-len", "32", "--threads", "1"]
 TRAIN = ["--steps", "3", "--batch-size", "2", "--eval-tokens", "256", "--json"]

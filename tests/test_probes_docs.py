@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from layerrope.machine import threads
 from layerrope.probes import CHEAP, PROBES
+from layerrope.training.machine import threads
 
 TEXT = (Path(__file__).parent.parent / "docs" / "probes.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)

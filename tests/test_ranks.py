@@ -17,12 +17,13 @@ from rank_group import HUNG, Ended, Group, SharedToy, command, fated, moved, ran
 from safetensors.torch import load_file, save_file
 from toy_run import curve, run, until
 
-from layerrope import checkpoint, cli
+from layerrope import cli
 from layerrope.errors import InputError
-from layerrope.parallel import form_of
-from layerrope.rank_place import VARIABLES, rank_place
-from layerrope.ranks import Ranks
+from layerrope.ranks.parallel import form_of
+from layerrope.ranks.place import VARIABLES, rank_place
+from layerrope.ranks.ranks import Ranks
 from layerrope.train import train
+from layerrope.training import checkpoint
 
 torch.set_num_threads(1)
 

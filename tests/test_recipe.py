@@ -14,7 +14,16 @@ from toy_run import toy_config
 from layerrope.config import ModelConfig
 from layerrope.data import DataConfig
 from layerrope.errors import InputError
-from layerrope.recipe import KEY_VERSION, NEUTRAL, TrainConfig, completed, differences, from_json, run_key, to_json
+from layerrope.training.recipe import (
+    KEY_VERSION,
+    NEUTRAL,
+    TrainConfig,
+    completed,
+    differences,
+    from_json,
+    run_key,
+    to_json,
+)
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "TrainConfig": {

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from layerrope import cli
+from layerrope.comparing.record import Purpose, sweep_of, write_record
+from layerrope.comparing.report import read_comparison, write_picture, write_report
 from layerrope.errors import InputError
 from layerrope.files import read_json, write_json
-from layerrope.record import Purpose, sweep_of, write_record
-from layerrope.report import read_comparison, write_picture, write_report
-from layerrope.run_folder import read_result
+from layerrope.training.run_folder import read_result
 
 TINY = ["--tier", "micro-100k", "--steps", "6", "--batch-size", "2", "--eval-tokens", "256", "--no-compile"]
 HERE = [*TINY, "--jobs", "0"]
@@ -193,7 +193,7 @@ def test_a_record_holds_every_run_and_the_sweep_made_from_it_serves_the_next_com
 
     sweep = sweep_of(found)
     assert "--out" not in sweep.command
-    monkeypatch.setattr("layerrope.compare_plan.packaged", lambda: sweep)
+    monkeypatch.setattr("layerrope.comparing.plan.packaged", lambda: sweep)
     words = [*HERE, "--schemes", "prenorm", "layerrope", "--seeds", "5", "--out", str(tmp_path / "next"), "--json"]
     assert cli.main(["compare", *words]) == 0
     record = strictly(capsys.readouterr().out)

@@ -19,8 +19,8 @@ from layerrope.commands.account import Command as Account
 from layerrope.commands.train import Command as Train
 from layerrope.config import ModelConfig, tier
 from layerrope.errors import InputError
-from layerrope.recipe import to_json
 from layerrope.roofline import COLUMNS, DEVICES, Device, calibrated, collective_seconds, gains_elsewhere, parts_of, plan
+from layerrope.training.recipe import to_json
 
 ROOT = Path(__file__).parents[1]
 SMALL = ModelConfig(n_layer=4, n_head=2, d_model=64, d_ff=176, scheme="layerrope")

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize as scipy_minimize
 
 import layerrope
-from layerrope import logsum_fit
 from layerrope.errors import InputError
-from layerrope.logsum_fit import Problem, minimise, objective
-from layerrope.savings import best_baseline, compute_saving, resample, savings
-from layerrope.scaling import Curve, Law, Point, fit_scaling, seed_weights
-from layerrope.scaling_table import read_points
+from layerrope.scaling import logsum_fit
+from layerrope.scaling.law import Curve, Law, Point, fit_scaling, seed_weights
+from layerrope.scaling.logsum_fit import Problem, minimise, objective
+from layerrope.scaling.savings import best_baseline, compute_saving, resample, savings
+from layerrope.scaling.table import read_points
 
 PAPER = Path(__file__).parent / "data" / "scaling" / "layerrope-1b.csv"
 E, TOP = 1.81, 8.3e20

@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from layerrope.errors import InputError
 from layerrope.model import LM
 from layerrope.norms import KeepFp32
-from layerrope.optim import Optimizers
 from layerrope.scheme_table import scheme, schemes
+from layerrope.training.optim import Optimizers
 
 COMBINATIONS = [
     "hc+layerrope",

@@ -15,14 +15,14 @@ from rank_group import SharedToy, casts, course, courses, graphs, rank_config, r
 from safetensors.torch import save_file
 from toy_run import curve, run, same, tensors
 
-from layerrope.evaluation import shared
 from layerrope.loading import load_lm
 from layerrope.model import IGNORED, LM
-from layerrope.ranks import Ranks
-from layerrope.recipe import TrainConfig, to_json
+from layerrope.ranks.ranks import Ranks
+from layerrope.ranks.sharding import starting_values
 from layerrope.scheme_table import schemes
-from layerrope.sharding import starting_values
-from layerrope.streamed import DTYPES, ordered, write_streamed
+from layerrope.training.evaluation import shared
+from layerrope.training.recipe import TrainConfig, to_json
+from layerrope.training.streamed import DTYPES, ordered, write_streamed
 
 torch.set_num_threads(1)
 

@@ -14,10 +14,10 @@ from layerrope.data import DataConfig
 from layerrope.errors import InputError
 from layerrope.gains import SITES, gain_table
 from layerrope.model import LM
-from layerrope.recipe import TrainConfig
 from layerrope.scheme_table import schemes
 from layerrope.stream import base_angles, site_gains, stream_rms, trained_model
 from layerrope.train import train
+from layerrope.training.recipe import TrainConfig
 
 SMALL = ModelConfig(n_layer=3, n_head=2, d_model=16, d_ff=24, vocab_size=31, seq_len=8)
 IDS = torch.arange(24).reshape(3, 8)

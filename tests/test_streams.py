@@ -11,11 +11,11 @@ from torch import Tensor
 
 from layerrope.errors import InputError
 from layerrope.model import LM, make_site
-from layerrope.optim import Optimizers
 from layerrope.residual.hyper import HyperConnection
 from layerrope.residual.manifold import ManifoldHyperConnection, sinkhorn
 from layerrope.roles import declared
 from layerrope.scheme_table import scheme
+from layerrope.training.optim import Optimizers
 
 
 def trained(spec: str, steps: int, lr: float = 1e-3, **settings: float) -> LM:

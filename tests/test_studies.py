@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
 from layerrope.accounting import count_parameters
-from layerrope.compare import compare, trials_of
+from layerrope.comparing.compare import compare, trials_of
+from layerrope.comparing.intervals import t_interval
 from layerrope.errors import InputError
 from layerrope.files import write_json
-from layerrope.intervals import t_interval
-from layerrope.launch import Outcome
-from layerrope.run_folder import Result
+from layerrope.launching.launch import Outcome
 from layerrope.studies import RECIPES, Ask, Plan, plan_study
 from layerrope.studies.cost import cost_rows, costs
 from layerrope.studies.findings import findings_of
@@ -33,6 +32,7 @@ from layerrope.studies.robustness import good_region, sensitivity
 from layerrope.studies.scales import SCALES, SIZES, equal_shapes
 from layerrope.studies.stability import verdict
 from layerrope.study import Run, run_study, write_study
+from layerrope.training.run_folder import Result
 
 TINY = Ask(scale="tiny")
 
@@ -195,6 +195,11 @@ def test_seeds_that_end_far_apart_at_one_rate_are_named(tmp_path: Path) -> None:
     said = words(found)
     assert "Seeds at one rate end more than 0.5 nats apart: prenorm at size tiny-8, 0.1 (2.100 to 6.600)." in said
     assert "lns at" not in said.split("apart:")[1].split(".\n")[0]
+    assert "--every-seed takes" in said
+    whole = plan_study("competitors", dataclasses.replace(ask, every_seed=True))
+    again = on_disk(whole, tmp_path / "all", lambda r: fallen.get((r.config.model.scheme, r.config.seed), 2.0))
+    assert "--every-seed takes" not in words(again)
+    assert "clips gradients" in words(again)
 
 
 def test_the_rate_study_keeps_one_grid_for_all_schemes() -> None:

@@ -14,9 +14,9 @@ from layerrope.config import ModelConfig
 from layerrope.data import DataConfig
 from layerrope.errors import InputError
 from layerrope.files import read_json, write_json
-from layerrope.launch import Job, Listener, Outcome, run_here
-from layerrope.recipe import TrainConfig
+from layerrope.launching.launch import Job, Listener, Outcome, run_here
 from layerrope.study import Run, Study, grid, label, outcomes, read_study, replaced, run_study
+from layerrope.training.recipe import TrainConfig
 
 MODEL = ModelConfig(n_layer=2, n_head=2, d_model=8, d_ff=8, seq_len=16)
 BASE = TrainConfig(model=MODEL, data=DataConfig(seq_len=16), steps=4, batch_size=2, log_every=2, eval_tokens=64)

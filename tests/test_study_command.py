@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from layerrope import cli
-from layerrope.machine import threads
 from layerrope.studies import RECIPES
+from layerrope.training.machine import threads
 
 ROOT = Path(__file__).parents[1]
 DOC = (ROOT / "docs" / "studies.md").read_text()

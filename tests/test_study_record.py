@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from test_studies import on_disk
 
+from layerrope.comparing.record import Purpose
 from layerrope.errors import InputError
-from layerrope.record import Purpose
 from layerrope.studies import RECIPES, Ask, plan_study
 from layerrope.studies.reading import Found
 from layerrope.studies.record import write_study_record

@@ -12,7 +12,7 @@ import pytest
 from toy_run import run, toy_config, until
 
 from layerrope.errors import InputError, MissingExtra
-from layerrope.tracking import TRACKERS, check_trackers, numbers
+from layerrope.training.tracking import TRACKERS, check_trackers, numbers
 
 
 def test_a_tracker_that_is_not_installed_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,15 +19,15 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from toy_run import T, Toy, V, curve, run, same, tensors, toy_config, until
 
-from layerrope import machine
 from layerrope.data import DataConfig
 from layerrope.errors import InputError
-from layerrope.evaluation import evaluate, undisturbed
 from layerrope.model import IGNORED, LM
-from layerrope.optim import total_norm
-from layerrope.run_folder import RunFolder, read_metrics, read_result
-from layerrope.session import Report, Session
 from layerrope.train import TrainConfig, train
+from layerrope.training import machine
+from layerrope.training.evaluation import evaluate, undisturbed
+from layerrope.training.optim import total_norm
+from layerrope.training.run_folder import RunFolder, read_metrics, read_result
+from layerrope.training.session import Report, Session
 
 torch.set_num_threads(1)
 
@@ -50,7 +50,7 @@ def test_a_run_learns_and_a_finished_one_is_only_read(tmp_path: Path) -> None:
 
 
 def test_config_json_repeats_the_run(tmp_path: Path) -> None:
-    from layerrope.recipe import from_json
+    from layerrope.training.recipe import from_json
 
     first = run(toy_config(), tmp_path / "a")
     saved = json.loads((tmp_path / "a" / "config.json").read_text())
@@ -244,7 +244,7 @@ def test_changed_text_is_refused(tmp_path: Path) -> None:
 
 def test_optimiser_state_that_is_missing_is_an_error(tmp_path: Path) -> None:
     """RSM-3: moments are never silently started anew."""
-    from layerrope import checkpoint
+    from layerrope.training import checkpoint
 
     run(toy_config(), tmp_path, stop=until(3))
     folder = tmp_path / "checkpoints"
@@ -260,7 +260,7 @@ def test_optimiser_state_that_is_missing_is_an_error(tmp_path: Path) -> None:
     "change", [{"stateless": None}, {"stateless": 3}, {"stepz": 3}, {"tail": None}, {"tail": [0.0, "x"]}]
 )
 def test_a_sound_checkpoint_with_other_contents_is_refused_in_one_line(tmp_path: Path, change: dict[str, Any]) -> None:
-    from layerrope import checkpoint
+    from layerrope.training import checkpoint
 
     run(toy_config(), tmp_path, stop=until(3))
     folder = tmp_path / "checkpoints"
@@ -597,7 +597,7 @@ class Recorder:
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    from layerrope import tracking
+    from layerrope.training import tracking
 
     found = Recorder()
     monkeypatch.setitem(tracking.TRACKERS, "json", lambda *words: found)

@@ -18,7 +18,7 @@ from layerrope.cli import main
 from layerrope.commands.live import clock
 from layerrope.commands.train import Command
 from layerrope.errors import InputError
-from layerrope.recipe import Settings, TrainConfig
+from layerrope.training.recipe import Settings, TrainConfig
 
 torch.set_num_threads(1)
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from layerrope.commands.train import Command
-from layerrope.machine import threads
-from layerrope.recipe import NEUTRAL, PRECISIONS, ROUNDING
 from layerrope.roles import ROLES
-from layerrope.schedule import SCHEDULES
-from layerrope.tracking import TRACKERS
+from layerrope.training.machine import threads
+from layerrope.training.recipe import NEUTRAL, PRECISIONS, ROUNDING
+from layerrope.training.schedule import SCHEDULES
+from layerrope.training.tracking import TRACKERS
 
 DOC = (Path(__file__).parents[1] / "docs" / "training.md").read_text()
 

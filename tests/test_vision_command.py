@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from layerrope.cli import main
-from layerrope.intervals import Interval
-from layerrope.vision import VisionRow, VisionTable, _Outcome, _row
-from layerrope.vision_report import findings
+from layerrope.comparing.intervals import Interval
+from layerrope.vision.compare import VisionRow, VisionTable, _Outcome, _row
+from layerrope.vision.report import findings
 
 torch.set_num_threads(1)
 SMALL = ["--n-layer=1", "--d-model=16", "--d-ff=16", "--steps=3", "--batch-size=16", "--seeds=2"]

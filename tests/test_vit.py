@@ -13,10 +13,10 @@ from nets import role_of
 from torch._dynamo.testing import CompileCounter
 
 from layerrope.errors import InputError
-from layerrope.images import ImageConfig, load_images
-from layerrope.optim import Optimizers
 from layerrope.scheme_table import schemes
-from layerrope.vit import ViT, ViTConfig, drop_path, vit_tiers
+from layerrope.training.optim import Optimizers
+from layerrope.vision.images import ImageConfig, load_images
+from layerrope.vision.vit import ViT, ViTConfig, drop_path, vit_tiers
 
 TINY = ViTConfig(image_size=8, patch_size=4, n_class=5, n_layer=4, n_head=2, d_model=16, d_ff=24, init_std=0.2)
 LOOKING_BOTH_WAYS = [name for name in schemes if name != "xhc"]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from kit.show import Verdict, answer_of, right, wrong
-from layerrope.scaling import Point
+from layerrope.scaling.law import Point
 
 Array: TypeAlias = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ import torch
 
 from layerrope import LM, ModelConfig
 from layerrope.data import DataConfig, Dataset, load_data
-from layerrope.evaluation import evaluate
+from layerrope.training.evaluation import evaluate
 
 
 @dataclass(frozen=True)

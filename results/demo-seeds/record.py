@@ -15,8 +15,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from layerrope.record import Purpose, write_record
-from layerrope.report import read_comparison
+from layerrope.comparing.record import Purpose, write_record
+from layerrope.comparing.report import read_comparison
 
 PURPOSE = Purpose(
     title="The demonstration with three seeds",

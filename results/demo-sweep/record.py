@@ -14,10 +14,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from layerrope.comparing.rates import FILE, sweep_to_json
+from layerrope.comparing.record import Purpose, sweep_of, write_record
+from layerrope.comparing.report import read_comparison
 from layerrope.files import write_json
-from layerrope.rates import FILE, sweep_to_json
-from layerrope.record import Purpose, sweep_of, write_record
-from layerrope.report import read_comparison
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from layerrope.intervals import Interval
-from layerrope.record import Purpose, bullets, markdown, opening, portable
-from layerrope.report import made_with, version_lines
-from layerrope.vision_report import percents
+from layerrope.comparing.intervals import Interval
+from layerrope.comparing.record import Purpose, bullets, markdown, opening, portable
+from layerrope.comparing.report import made_with, version_lines
+from layerrope.vision.report import percents
 
 HERE = Path(__file__).parent
 PURPOSE = Purpose(

@@ -14,9 +14,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from layerrope.numerics_study import score_schemes, settings_in, write_numerics
-from layerrope.record import Purpose
-from layerrope.report import read_comparison
+from layerrope.comparing.record import Purpose
+from layerrope.comparing.report import read_comparison
+from layerrope.studies.numerics import score_schemes, settings_in, write_numerics
 from layerrope.terminal import note
 
 TOKENS, BATCH = 16_384, 16

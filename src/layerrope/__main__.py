@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from layerrope import cli
 from layerrope.errors import InputError
-from layerrope.rank_place import Place, rank_place
+from layerrope.ranks.place import Place, rank_place
 
 if TYPE_CHECKING:
-    from layerrope.ranks import Ranks
+    from layerrope.ranks.ranks import Ranks
 
 
 def main(words: list[str] | None = None) -> int:
@@ -28,7 +28,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _as_rank(place: Place, words: list[str]) -> int:
-    from layerrope.ranks import join
+    from layerrope.ranks.ranks import join
 
     try:
         ranks = join(place)
@@ -56,7 +56,7 @@ def _run(ranks: Ranks, words: list[str]) -> int:
 
 def guarded(ranks: Ranks, work: Callable[[], int]) -> int:
     """`work`, whose failure by the loss of another rank is said in one line; exit code 2 then."""
-    from layerrope.ranks import is_loss, lost
+    from layerrope.ranks.ranks import is_loss, lost
 
     try:
         return work()

@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from layerrope.config import ModelConfig
 from layerrope.errors import InputError
-from layerrope.loop_cost import looked_up, loop_flops, loop_loss
-from layerrope.looped import LoopedConfig, LoopedLM
+from layerrope.looping.cost import looked_up, loop_flops, loop_loss
+from layerrope.looping.looped import LoopedConfig, LoopedLM
 from layerrope.model import LM
 from layerrope.norms import Gate
 from layerrope.residual import Sublayer
@@ -30,7 +30,7 @@ class Account:
     scheme_parameters: int
     """parameters beyond (or, negative, short of) plain Pre-Norm's"""
     flops_per_token: int
-    """6 (N - V d) + 6 L d T of the Pre-Norm model: every matrix product, causal attention; looped: see `loop_cost`"""
+    """6 (N - V d) + 6 L d T of the Pre-Norm model: every product, causal attention; looped: see `looping.cost`"""
     gate_flops_per_token: int
     """of write gates that Pre-Norm does not have: 8 L d for LayerRoPE's"""
     gate_flops_share: float
@@ -132,7 +132,7 @@ def _saved_bytes(config: Decoder, batch: int) -> int:
 def flops_per_token(config: Decoder) -> int:
     """6 (N - V d) + 6 L d T of the Pre-Norm model of this shape: a training token's matrix products and attention.
 
-    Of a looped model the mean over what is drawn in training (`layerrope.loop_cost`).
+    Of a looped model the mean over what is drawn in training (`layerrope.looping.cost`).
     """
     if isinstance(config, LoopedConfig):
         with torch.device("meta"):

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from layerrope.errors import InputError, one_of
-from layerrope.prepare import Progress, prepare
-from layerrope.shards import Shard
-from layerrope.tokens import Tokenizer, TokenizerInfo
-from layerrope.windows import IGNORED, LAYOUTS, Packed, Padded, read, visited
+from layerrope.text.prepare import Progress, prepare
+from layerrope.text.shards import Shard
+from layerrope.text.tokens import Tokenizer, TokenizerInfo
+from layerrope.text.windows import IGNORED, LAYOUTS, Packed, Padded, read, visited
 
 __all__ = ["IGNORED", "DataConfig", "Dataset", "Split", "load_data"]
 
@@ -195,7 +195,7 @@ def load_data(config: DataConfig, cache_dir: str | Path | None = None, progress:
     cache_dir: default ~/.cache/layerrope; where that cannot be written, a folder that ends with the process.
     progress: called as progress(stage, characters of text so far), stage being "tokenizer" or "tokens".
 
-    Raises InputError for a source, tokenizer or shard that cannot be used (see `layerrope.prepare`).
+    Raises InputError for a source, tokenizer or shard that cannot be used (see `layerrope.text.prepare`).
     """
     prepared = prepare(config, cache_dir, progress)
     return Dataset(config, prepared.tokenizer, prepared.train, prepared.val, prepared.split_by)

@@ -14,22 +14,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerrope import checkpoint as checkpoints
 from layerrope.config import ModelConfig
 from layerrope.data import DataConfig, Dataset, load_data
 from layerrope.errors import InputError
+from layerrope.exporting.folding import lm_from_tensors
+from layerrope.exporting.stock import STOCKS, from_stock, read_stock_config
 from layerrope.files import read_json
-from layerrope.folding import lm_from_tensors
 from layerrope.gains import own_name
 from layerrope.interop.olmo_checkpoint import is_olmo, read_olmo
 from layerrope.model import LM
 from layerrope.norms import LayerNorm, RMSNorm
-from layerrope.recipe import from_json
-from layerrope.run_folder import read_record
-from layerrope.stock import STOCKS, from_stock, read_stock_config
 from layerrope.tensors import open_source
-from layerrope.tokens import Subwords, Tokenizer, load_file, read_tokenizer
-from layerrope.trained import check_finite, run_of
+from layerrope.text.tokens import Subwords, Tokenizer, load_file, read_tokenizer
+from layerrope.training import checkpoint as checkpoints
+from layerrope.training.recipe import from_json
+from layerrope.training.run_folder import read_record
+from layerrope.training.trained import check_finite, run_of
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
@@ -131,7 +131,7 @@ def run_tokenizer(facts: Mapping[str, Any]) -> tuple[Tokenizer | None, str]:
 def _tokenizer_of(config: DataConfig) -> Tokenizer:
     if not config.tokenizer.startswith("bpe:"):
         return read_tokenizer(config.tokenizer)
-    from layerrope.prepare import prepare
+    from layerrope.text.prepare import prepare
 
     return prepare(config, None).tokenizer  # trained on the run's own text, or taken from the cache
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from layerrope.errors import one_of
+from layerrope.exporting.proof import trace
 from layerrope.model import IGNORED, LM
-from layerrope.proof import trace
 
 GROUP = 32
 """Input channels that share one scale in int4."""

@@ -1,8 +1,8 @@
 """Memory, communication and step time of a model on many devices, on paper   (roofline: Williams et al. 2009).
 
-Counts come from `account`, a device's rates from a table. Training is that of `layerrope.sharding`: FSDP2 in fp32 over
-all devices, bf16 products, each layer's activations recomputed where they do not fit. Products and the traffic of what
-lies between them take turns, collectives run beside both: a step takes the longer of the two, and the optimiser.
+Counts come from `account`, a device's rates from a table. Training is that of `layerrope.ranks.sharding`: FSDP2 in fp32
+over all devices, bf16 products, each layer's activations recomputed where they do not fit. Products and the traffic of
+what lies between them take turns, collectives run beside both: a step takes the longer of the two, and the optimiser.
 
 Dimensions: N devices, P parameters, d width, L layers, T positions.
 """

@@ -9,10 +9,10 @@ from itertools import islice
 import torch
 
 from layerrope.errors import InputError
-from layerrope.loopcd import Contrast, Drawing, stream
-from layerrope.looped import LoopedLM
+from layerrope.looping.loopcd import Contrast, Drawing, stream
+from layerrope.looping.looped import LoopedLM
 from layerrope.model import LM, check_drawing, sample_token
-from layerrope.tokens import Tokenizer
+from layerrope.text.tokens import Tokenizer
 
 
 @dataclass(frozen=True)

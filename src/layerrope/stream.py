@@ -12,12 +12,12 @@ from torch import Tensor
 
 from layerrope.errors import InputError
 from layerrope.gains import KINDS, LayerRoPE
-from layerrope.kinds import Model
-from layerrope.looped import LoopedLM
+from layerrope.looping.looped import LoopedLM
 from layerrope.model import LM
-from layerrope.recipe import TrainConfig
 from layerrope.residual import Sublayer
-from layerrope.trained import load_trained
+from layerrope.training.kinds import Model
+from layerrope.training.recipe import TrainConfig
+from layerrope.training.trained import load_trained
 
 
 def trained_model(run_dir: Path) -> tuple[LM, TrainConfig]:

@@ -20,10 +20,10 @@ from filelock import FileLock, Timeout
 from layerrope.accounting import count_parameters
 from layerrope.errors import InputError, one_of
 from layerrope.files import read_json, unwritable, write_json
-from layerrope.kinds import read_config
-from layerrope.launch import Job, Listener, Outcome
-from layerrope.recipe import TrainConfig, run_key, to_json
-from layerrope.run_folder import read_result
+from layerrope.launching.launch import Job, Listener, Outcome
+from layerrope.training.kinds import read_config
+from layerrope.training.recipe import TrainConfig, run_key, to_json
+from layerrope.training.run_folder import read_result
 
 FORMAT = 1
 FILE = "study.json"

@@ -12,14 +12,14 @@ from types import FrameType
 
 import torch
 
-from layerrope import machine
-from layerrope.kinds import Data, check_fits, load
-from layerrope.parallel import form_of
-from layerrope.ranks import Ranks
-from layerrope.recipe import TrainConfig, run_key, to_json
-from layerrope.run_folder import Result, RunFolder, read_result, versions
-from layerrope.session import Callback, Probe, Report, Session
-from layerrope.tracking import check_trackers, start_trackers
+from layerrope.ranks.parallel import form_of
+from layerrope.ranks.ranks import Ranks
+from layerrope.training import machine
+from layerrope.training.kinds import Data, check_fits, load
+from layerrope.training.recipe import TrainConfig, run_key, to_json
+from layerrope.training.run_folder import Result, RunFolder, read_result, versions
+from layerrope.training.session import Callback, Probe, Report, Session
+from layerrope.training.tracking import check_trackers, start_trackers
 
 __all__ = ["Callback", "Probe", "Report", "Result", "TrainConfig", "run_key", "train"]
 
@@ -43,7 +43,7 @@ def train(
 
     Args:
         config: the run. The same config gives the same numbers, bit for bit, cut anywhere and resumed or not.
-            `LoopedTrainConfig` and `VisionTrainConfig` of `layerrope.kinds` are configs of runs too.
+            `LoopedTrainConfig` and `VisionTrainConfig` of `layerrope.training.kinds` are configs of runs too.
         run_dir: holds one run: config.json, metrics.jsonl, checkpoints/, result.json.
         device: "cpu", "cuda", "cuda:1".
         threads: for torch's operators, during this call; None: as they are.

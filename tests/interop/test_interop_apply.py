@@ -18,7 +18,7 @@ import layerrope
 from layerrope import InputError
 from layerrope.gains import SITES
 from layerrope.interop import hf
-from layerrope.patching import ATTRIBUTE, patch_of
+from layerrope.patching.patching import ATTRIBUTE, patch_of
 
 EVERY = [*DECODERS, *ENCODERS]
 WRITES_ONLY = ("attn_write", "mlp_write")
@@ -320,7 +320,7 @@ def test_a_damaged_folder_is_refused_in_one_line_and_leaves_nothing(
 ) -> None:
     from safetensors.torch import load_file, save_file
 
-    from layerrope.export import export
+    from layerrope.exporting.export import export
 
     model, folder = decoder("llama"), tmp_path / "m"
     layerrope.apply(model)

@@ -54,7 +54,7 @@ def test_the_program_for_timm_runs(
 def test_the_schemes_it_names_exist_and_go_where_it_says() -> None:
     from interop_models import model
 
-    from layerrope.folding import obstacles
+    from layerrope.exporting.folding import obstacles
     from layerrope.scheme_table import ROWS, schemes
 
     rows = [

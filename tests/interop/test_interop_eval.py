@@ -15,9 +15,9 @@ for package in ("transformers", "lm_eval"):
 from interop_models import model
 
 from layerrope import InputError, cli
-from layerrope.export import export
+from layerrope.exporting.export import export
 from layerrope.interop.lm_eval import LayerRoPELM, evaluate_lm
-from layerrope.tokens import Bytes
+from layerrope.text.tokens import Bytes
 
 LINES = [f"Line {i}: the {w} sat on the mat and {w} again." for i in range(10) for w in ("cat", "dog")]
 

@@ -15,15 +15,15 @@ from safetensors.torch import save_file
 
 import layerrope
 from layerrope import InputError, cli
-from layerrope.export import export, own_tensors, prove, verify
-from layerrope.folding import fold_tensors
+from layerrope.exporting.export import export, own_tensors, prove, verify
+from layerrope.exporting.folding import fold_tensors
+from layerrope.exporting.proof import sample_ids
+from layerrope.exporting.stock import STOCKS, from_stock, read_stock_config, to_stock
+from layerrope.exporting.stock_forward import stock_forward
 from layerrope.loading import load_lm
-from layerrope.proof import sample_ids
 from layerrope.rotary import pairs
 from layerrope.scheme_table import schemes
-from layerrope.stock import STOCKS, from_stock, read_stock_config, to_stock
-from layerrope.stock_forward import stock_forward
-from layerrope.tokens import EOT, Bytes
+from layerrope.text.tokens import EOT, Bytes
 
 
 def config_of(folder: Path) -> dict[str, Any]:
@@ -277,7 +277,7 @@ def test_a_failing_proof_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.Mo
         )
         return tensors
 
-    monkeypatch.setattr("layerrope.export.to_stock", swapped)
+    monkeypatch.setattr("layerrope.exporting.export.to_stock", swapped)
     with pytest.raises(InputError, match="first differ at layer 2"):
         export(model("layerrope"), tmp_path / "deep" / "out", reader="plain")
     assert list((tmp_path / "deep").iterdir()) == []
@@ -393,7 +393,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 
 
 def test_large_models_are_sharded_with_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("layerrope.export.SHARD_BYTES", 60_000)
+    monkeypatch.setattr("layerrope.exporting.export.SHARD_BYTES", 60_000)
     made = model("layerrope")
     export(made, tmp_path / "out", reader="plain")
     index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())

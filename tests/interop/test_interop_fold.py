@@ -10,7 +10,7 @@ from interop_models import IDS, logits, model
 
 import layerrope
 from layerrope import InputError
-from layerrope.folding import fold_tensors, lm_from_tensors, obstacles
+from layerrope.exporting.folding import fold_tensors, lm_from_tensors, obstacles
 from layerrope.scheme_table import schemes
 
 FOLDABLE = {

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from interop_models import IDS, logits, model, plain_llama
 
 from layerrope import InputError, cli
-from layerrope.export import export, verify
-from layerrope.folding import fold_tensors
+from layerrope.exporting.export import export, verify
+from layerrope.exporting.folding import fold_tensors
 from layerrope.interop import gguf
 from layerrope.interop.gguf_vocab import vocabulary
 from layerrope.rotary import halves
 from layerrope.tensors import open_source
 from layerrope.tensors.gguf_write import write_gguf
-from layerrope.tokens import EOT, Bytes, Subwords, train_bpe
+from layerrope.text.tokens import EOT, Bytes, Subwords, train_bpe
 
 TEXTS = ["the cat sat on the mat; the dog sat on the log.", "Zwölf Boxkämpfer — 12 of them, 345 rounds!"] * 20
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from interop_models import IDS, model
 
 from layerrope import InputError, cli
-from layerrope.export import export
+from layerrope.exporting.export import export
 from layerrope.numerics import FORMATS, in_format, numerics, round_fp8, round_int, text_batches
-from layerrope.tokens import Bytes
+from layerrope.text.tokens import Bytes
 
 BATCHES = [(IDS[:, :-1], IDS[:, 1:])]
 

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from layerrope import cli
+from layerrope.comparing.record import Purpose
+from layerrope.comparing.report import read_comparison
 from layerrope.errors import InputError
 from layerrope.numerics import FORMATS, Numerics, Row
-from layerrope.numerics_study import (
+from layerrope.studies.numerics import (
     LOW,
     Scored,
     _answer,
@@ -23,8 +25,6 @@ from layerrope.numerics_study import (
     stream_rows,
     write_numerics,
 )
-from layerrope.record import Purpose
-from layerrope.report import read_comparison
 
 ASKED = ["compare", "--schemes", "prenorm", "lns", "--tier", "micro-100k", "--seeds", "0", "1", "--lrs", "1e-3"]
 ASKED += ["--budget", "2", "--batch-size", "2", "--eval-tokens", "256", "--jobs", "0", "--no-compile"]

@@ -11,7 +11,7 @@ import pytest
 from filelock import FileLock
 
 from layerrope import InputError
-from layerrope.publish import PROOF, YOUNG, published
+from layerrope.exporting.publish import PROOF, YOUNG, published
 
 
 def write(target: Path, text: str = "new", overwrite: bool = False) -> None:
@@ -32,7 +32,7 @@ def leftover(target: Path, stem: str | None = None, age: float = 2 * YOUNG) -> P
 
 def test_a_killed_writer_leaves_nothing_behind_for_long(tmp_path: Path) -> None:
     program = (
-        "import os, pathlib, signal, sys\nfrom layerrope.publish import published\n"
+        "import os, pathlib, signal, sys\nfrom layerrope.exporting.publish import published\n"
         "with published(pathlib.Path(sys.argv[1]), False) as aside:\n"
         "    (aside / 'config.json').write_text('{}')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )

@@ -10,9 +10,9 @@ import torch
 from interop_models import model
 
 from layerrope import InputError, cli
-from layerrope.export import export
+from layerrope.exporting.export import export
 from layerrope.sampling import Sampling, stream_text, stream_tokens
-from layerrope.tokens import Bytes
+from layerrope.text.tokens import Bytes
 
 
 @pytest.mark.parametrize("scheme", ["layerrope", "hc", "layerrope-peri"])

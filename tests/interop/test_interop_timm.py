@@ -19,7 +19,7 @@ import layerrope
 from layerrope import InputError
 from layerrope.gains import SITES
 from layerrope.interop.timm import export_timm
-from layerrope.patching import patch_of
+from layerrope.patching.patching import patch_of
 
 torch.set_num_threads(1)
 SMALL = {"depth": 3, "embed_dim": 32, "num_heads": 4, "img_size": 32, "num_classes": 7}

@@ -20,10 +20,10 @@ from interop_models import IDS, logits, model
 
 import layerrope
 from layerrope import InputError, cli
-from layerrope.export import export, prove
+from layerrope.exporting.export import export, prove
 from layerrope.interop import hf
 from layerrope.loading import load_lm
-from layerrope.tokens import Bytes
+from layerrope.text.tokens import Bytes
 
 
 @pytest.mark.parametrize("scheme", ["layerrope", "lns", "layerscale+layerrope", "layerrope-peri"])

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from layerrope import cli
 from layerrope.errors import InputError
-from layerrope.export import export
+from layerrope.exporting.export import export
 from layerrope.interop.dcp import DcpFolder
 from layerrope.interop.olmo_checkpoint import read_olmo
 from layerrope.interop.olmo_names import read_olmo_config

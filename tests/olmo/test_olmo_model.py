@@ -25,8 +25,8 @@ from layerrope.interop.olmo_core import DepthTransformer, group_overrides, olmo_
 from layerrope.interop.olmo_names import from_olmo, olmo_name, read_olmo_config, to_olmo
 from layerrope.interop.olmo_weights import load_weights, prove, to_lm
 from layerrope.model import LM
-from layerrope.optim import Optimizers
 from layerrope.scheme_table import scheme
+from layerrope.training.optim import Optimizers
 
 SHAPE = ModelConfig(n_layer=3, n_head=4, n_kv_head=2, d_model=32, d_ff=48, vocab_size=61, seq_len=24)
 FOLDING = [

@@ -26,12 +26,12 @@ from olmo_ranks import example
 from layerrope.config import tier
 from layerrope.data import DataConfig
 from layerrope.errors import InputError
-from layerrope.export import export
+from layerrope.exporting.export import export
 from layerrope.loading import load_lm
-from layerrope.prepare import prepare
-from layerrope.recipe import TrainConfig
-from layerrope.run_folder import read_metrics
+from layerrope.text.prepare import prepare
 from layerrope.train import train
+from layerrope.training.recipe import TrainConfig
+from layerrope.training.run_folder import read_metrics
 
 HERE = Path(__file__).parent
 T, ROWS, STEPS = 32, 8, 6

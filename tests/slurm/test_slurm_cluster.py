@@ -21,10 +21,10 @@ import pytest
 from layerrope.config import ModelConfig
 from layerrope.data import DataConfig
 from layerrope.errors import InputError
-from layerrope.launch import Job, Outcome, run_here
-from layerrope.recipe import TrainConfig
-from layerrope.session import Report
-from layerrope.slurm import SlurmOptions, run_slurm
+from layerrope.launching.launch import Job, Outcome, run_here
+from layerrope.launching.slurm import SlurmOptions, run_slurm
+from layerrope.training.recipe import TrainConfig
+from layerrope.training.session import Report
 
 SCRIPT = Path(__file__).parent / "one_node.sh"
 MODEL = ModelConfig(n_layer=2, n_head=2, d_model=8, d_ff=8, seq_len=16)

@@ -23,12 +23,12 @@ from layerrope import cli
 from layerrope.config import ModelConfig
 from layerrope.data import DataConfig
 from layerrope.errors import InputError, MissingExtra
-from layerrope.launch import Job, Outcome, run_here
-from layerrope.recipe import TrainConfig, to_json
-from layerrope.run_folder import Result, read_metrics
-from layerrope.session import Report
-from layerrope.slurm import TICKET, Processes, Slurm, SlurmOptions, run_slurm
-from layerrope.slurm_task import REPORTS, Task
+from layerrope.launching.launch import Job, Outcome, run_here
+from layerrope.launching.slurm import TICKET, Processes, Slurm, SlurmOptions, run_slurm
+from layerrope.launching.slurm_task import REPORTS, Task
+from layerrope.training.recipe import TrainConfig, to_json
+from layerrope.training.run_folder import Result, read_metrics
+from layerrope.training.session import Report
 
 MODEL = ModelConfig(n_layer=2, n_head=2, d_model=8, d_ff=8, seq_len=16)
 TINY = TrainConfig(
@@ -189,7 +189,7 @@ def test_a_disk_that_is_full_once_the_jobs_are_out_cancels_all(tmp_path: Path, m
     def full(path: Path, value: object) -> None:
         raise InputError(f"no space left while writing {path}")
 
-    monkeypatch.setattr("layerrope.slurm.write_json", full)
+    monkeypatch.setattr("layerrope.launching.slurm.write_json", full)
     cluster = script({"a": [[report(1)] * 9], "b": [[report(1)] * 9]})
     with pytest.raises(InputError, match="no space left"):
         launch(tmp_path, cluster, ["a", "b"])
@@ -198,10 +198,10 @@ def test_a_disk_that_is_full_once_the_jobs_are_out_cancels_all(tmp_path: Path, m
 
 def test_a_job_loads_torch_in_its_worker_alone() -> None:
     """Slurm's own process of a job only waits."""
-    seen = "import sys, layerrope.slurm_task; print('torch' in sys.modules)"
+    seen = "import sys, layerrope.launching.slurm_task; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
-    assert Task.__module__ == "layerrope.slurm_task"
+    assert Task.__module__ == "layerrope.launching.slurm_task"
 
 
 def test_jobs_of_an_earlier_call_are_followed_and_not_submitted_again(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_submitits_local_executor_trains_the_same_numbers(tmp_path: Path) -> Non
 
 WARNED = """
 import json, signal, sys
-from layerrope.slurm_task import Task
+from layerrope.launching.slurm_task import Task
 
 task = Task(json.loads(sys.argv[1]))
 signal.signal(signal.SIGUSR1, lambda number, frame: print(task.checkpoint().function.words == task.words, flush=True))

@@ -23,9 +23,9 @@ pytest.importorskip("torchtitan", reason="torchtitan is not installed: pip insta
 from torchtitan.models.common.attention import ScaledDotProductAttention
 
 from layerrope.errors import InputError
+from layerrope.exporting.stock_forward import stock_forward
 from layerrope.interop.torchtitan import DepthLlama, gain_table_of, model_spec, param_groups
 from layerrope.scheme_table import scheme
-from layerrope.stock_forward import stock_forward
 
 SPECS = [
     "layerrope",

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import tyro
 
-from layerrope.bench_peers import LLAMA, LUCIDRAINS
+from layerrope.bench.peers import LLAMA, LUCIDRAINS
 from layerrope.config import ModelConfig, tiers
 from layerrope.terminal import note
 
 if TYPE_CHECKING:
-    from layerrope.bench import Bench
-    from layerrope.bench_memory import Memory
+    from layerrope.bench.memory import Memory
+    from layerrope.bench.step import Bench
 
 
 class Plan(NamedTuple):
@@ -91,8 +91,8 @@ class Command:
         return 0
 
     def _measure(self, plan: Plan, progress: Callable[[str], None]) -> tuple[Bench | None, Memory | None]:
-        from layerrope.bench import bench
-        from layerrope.bench_memory import bench_memory
+        from layerrope.bench.memory import bench_memory
+        from layerrope.bench.step import bench
 
         time = memory = None
         asked = {"batch_size": plan.batch_size, "compile": self.compile, "progress": progress}

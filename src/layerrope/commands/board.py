@@ -10,9 +10,9 @@ from typing import Self
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from layerrope.commands.live import clock
-from layerrope.launch import Job, Outcome
-from layerrope.session import Report
+from layerrope.launching.launch import Job, Outcome
 from layerrope.terminal import note, status
+from layerrope.training.session import Report
 
 
 class Board:

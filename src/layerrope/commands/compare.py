@@ -17,13 +17,13 @@ from layerrope.commands.board import Board
 from layerrope.commands.launching import UNRECORDED, Launching
 from layerrope.commands.live import DataStages, clock
 from layerrope.commands.typed import typed
-from layerrope.compare_plan import Request, plan
-from layerrope.compare_table import caption_of, shown_rows
+from layerrope.comparing.plan import Request, plan
+from layerrope.comparing.report import Comparison, write_report
+from layerrope.comparing.table import caption_of, shown_rows
 from layerrope.errors import InputError
-from layerrope.launch import available_cores
-from layerrope.machine import check_machine, default_device
-from layerrope.report import Comparison, write_report
+from layerrope.launching.launch import available_cores
 from layerrope.study import Study, job, run_study
+from layerrope.training.machine import check_machine, default_device
 
 WIDTH = 110
 """Columns of the table where stdout is no terminal."""

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from layerrope.interop.lm_eval import Evaluation
     from layerrope.loading import Loaded
-    from layerrope.loop_eval import LoopCurve
+    from layerrope.looping.losses import LoopCurve
     from layerrope.numerics import Numerics
-    from layerrope.numerics_study import Scored
+    from layerrope.studies.numerics import Scored
 
 TASK_SETS: dict[str, tuple[str, ...]] = {
     "commonsense": (
@@ -141,7 +141,7 @@ class Command:
         return 0
 
     def _numerics_by_scheme(self) -> int:
-        from layerrope.numerics_study import answers, score_schemes, settings_in
+        from layerrope.studies.numerics import answers, score_schemes, settings_in
 
         if self.text is not None:
             raise InputError("a comparison is scored on its own validation text: leave out --text")
@@ -163,9 +163,9 @@ class Command:
                 raise InputError(f"{name} must be at least 1: got {value}")
 
     def _loops(self) -> int:
-        from layerrope.loop_eval import loop_curve
-        from layerrope.loopcd import read_contrast
-        from layerrope.machine import check_machine
+        from layerrope.looping.loopcd import read_contrast
+        from layerrope.looping.losses import loop_curve
+        from layerrope.training.machine import check_machine
 
         how = None if self.contrast is None else read_contrast(self.contrast, self.early)
         self._check_sizes()
@@ -199,7 +199,7 @@ class Command:
     def _evaluate(self, tasks: list[str]) -> Evaluation:
         from layerrope.interop.lm_eval import LayerRoPELM, evaluate_lm
         from layerrope.loading import load_lm
-        from layerrope.machine import check_machine
+        from layerrope.training.machine import check_machine
 
         options = {"limit": self.limit, "n_shot": self.shots, "include": self.include, "batch_size": self.batch_size}
         device = check_machine(self.device)
@@ -226,7 +226,7 @@ def _head(path: Path, chars: int) -> str:
 def show_schemes(name: str, scored: list[Scored]) -> None:
     """What each format costs every scheme in the setting `name`, for a terminal."""
     from layerrope.commands.compare import table
-    from layerrope.numerics_study import answers, loss_rows, stream_rows
+    from layerrope.studies.numerics import answers, loss_rows, stream_rows
 
     where = f" ({name})" if name else ""
     caption = f"Nats per token that each format adds, mean over seeds ± half a 95% interval{where}"

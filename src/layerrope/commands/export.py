@@ -55,7 +55,7 @@ class Command:
         return 0
 
     def _export(self) -> dict[str, Any]:
-        from layerrope.export import export
+        from layerrope.exporting.export import export
 
         assert self.to is not None
         made = export(
@@ -64,7 +64,7 @@ class Command:
         return made.proof
 
     def _verify(self, folder: Path) -> dict[str, Any]:
-        from layerrope.export import verify
+        from layerrope.exporting.export import verify
 
         return verify(self.source, folder, reader=self.reader)
 

@@ -13,7 +13,7 @@ MOST = 100_000
 """Resamples that one fit makes."""
 
 if TYPE_CHECKING:
-    from layerrope.scaling_report import FitReport
+    from layerrope.scaling.report import FitReport
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Command:
     def run(self) -> int:
         from layerrope import terminal
         from layerrope.files import PAGE, PNG, ready
-        from layerrope.scaling_report import document, page, write_png
+        from layerrope.scaling.report import document, page, write_png
 
         ready([(self.png, PNG), (self.html, PAGE)])
         report = self.report()
@@ -77,10 +77,10 @@ class Command:
         """The fit that was asked for. Raises InputError for a table or a request that gives none."""
         from layerrope.commands.typed import typed
         from layerrope.errors import InputError, one_of
-        from layerrope.savings import resample, savings
-        from layerrope.scaling import fit_scaling, schemes_of
-        from layerrope.scaling_report import FitReport
-        from layerrope.scaling_table import read_points
+        from layerrope.scaling.law import fit_scaling, schemes_of
+        from layerrope.scaling.report import FitReport
+        from layerrope.scaling.savings import resample, savings
+        from layerrope.scaling.table import read_points
 
         if not self.source:
             raise InputError("no table to fit: give a CSV file or the folder of a study")
@@ -113,7 +113,7 @@ def _show(report: FitReport) -> None:
     from rich.markup import escape
 
     from layerrope.commands.compare import WIDTH, table
-    from layerrope.scaling_report import coefficient_rows, saving_rows, sentences
+    from layerrope.scaling.report import coefficient_rows, saving_rows, sentences
     from layerrope.terminal import out
 
     console = out

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 from layerrope.errors import InputError, one_of
-from layerrope.launch import run_here
-from layerrope.processes import run_local
-from layerrope.slurm import SlurmOptions, run_slurm
+from layerrope.launching.launch import run_here
+from layerrope.launching.processes import run_local
+from layerrope.launching.slurm import SlurmOptions, run_slurm
 from layerrope.study import Launcher
 
 LAUNCHES = ("local", "slurm")

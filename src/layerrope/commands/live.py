@@ -6,8 +6,8 @@ from types import TracebackType
 
 from rich.progress import BarColumn, Progress, TextColumn
 
-from layerrope.session import Report
 from layerrope.terminal import note, status
+from layerrope.training.session import Report
 
 PARTS = 10
 """Lines of progress where there is no terminal to draw a bar on."""

@@ -51,9 +51,9 @@ class Command:
     """print the documents as one JSON list on stdout"""
 
     def run(self) -> int:
-        from layerrope.machine import check_machine, threads
         from layerrope.probes.page import write
         from layerrope.probes.reading import default_folder, probe_source
+        from layerrope.training.machine import check_machine, threads
 
         self._check()
         device = check_machine(self.device)
@@ -82,7 +82,7 @@ class Command:
 
     def _check(self) -> None:
         from layerrope.errors import one_of
-        from layerrope.looped import MOST_LOOPS
+        from layerrope.looping.looped import MOST_LOOPS
         from layerrope.probes import PROBES
 
         if not self.sources:

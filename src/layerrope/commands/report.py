@@ -10,9 +10,9 @@ from tyro.conf import Positional
 from layerrope import terminal
 from layerrope.commands.compare import show
 from layerrope.commands.study import report_study
+from layerrope.comparing.report import read_comparison, write_picture, write_report
 from layerrope.errors import InputError
 from layerrope.files import PNG, ready
-from layerrope.report import read_comparison, write_picture, write_report
 from layerrope.studies.reading import read_found
 from layerrope.studies.recipes import RECIPES
 from layerrope.study import read_study

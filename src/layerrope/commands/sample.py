@@ -13,9 +13,9 @@ from layerrope.errors import InputError
 from layerrope.terminal import emit_json, note
 
 if TYPE_CHECKING:
-    from layerrope.looped import LoopedLM
+    from layerrope.looping.looped import LoopedLM
     from layerrope.model import LM
-    from layerrope.tokens import Tokenizer
+    from layerrope.text.tokens import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class Command:
     """print prompt, text and seed as one JSON document on stdout"""
 
     def run(self) -> int:
-        from layerrope.loopcd import read_contrast
-        from layerrope.machine import check_machine, threads
+        from layerrope.looping.loopcd import read_contrast
         from layerrope.sampling import Sampling, prompt_ids, stream_text
+        from layerrope.training.machine import check_machine, threads
 
         if self.tokens < 1:
             raise InputError(f"tokens must be at least 1: got {self.tokens}")
@@ -84,9 +84,9 @@ class Command:
     def _read(self) -> tuple[LM | LoopedLM, Tokenizer, str]:
         """The model, its tokenizer, and what was loaded in words."""
         from layerrope.loading import load_lm, run_tokenizer
-        from layerrope.looped import LoopedLM
-        from layerrope.run_folder import read_record
-        from layerrope.trained import load_trained, run_of, run_trains
+        from layerrope.looping.looped import LoopedLM
+        from layerrope.training.run_folder import read_record
+        from layerrope.training.trained import load_trained, run_of, run_trains
 
         if run_trains(self.source, "looped"):
             found = load_trained(self.source)

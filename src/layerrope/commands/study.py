@@ -17,15 +17,15 @@ from layerrope.commands.live import DataStages
 from layerrope.commands.typed import typed
 from layerrope.data import load_data
 from layerrope.errors import InputError
-from layerrope.launch import Job, Outcome, available_cores
-from layerrope.machine import check_machine
-from layerrope.session import Report
+from layerrope.launching.launch import Job, Outcome, available_cores
 from layerrope.studies.cost import cost_document, cost_rows, costs
 from layerrope.studies.plan import Ask, Plan
 from layerrope.studies.reading import Found
 from layerrope.studies.recipes import plan_study
 from layerrope.studies.report import BEST, setting_rows, write_study_report
 from layerrope.study import Study, job, run_study
+from layerrope.training.machine import check_machine
+from layerrope.training.session import Report
 
 WIDTH = 220
 """Columns of tables where stdout is no terminal."""

@@ -16,19 +16,19 @@ from layerrope.commands.live import DataStages, RunBar
 from layerrope.config import ModelConfig, preset, tiers
 from layerrope.data import DataConfig, load_data
 from layerrope.errors import InputError, one_of
-from layerrope.kinds import LoopedTrainConfig
-from layerrope.looped import LoopedConfig, looped_tiers
-from layerrope.machine import check_machine, default_device
-from layerrope.parallel import form_of
+from layerrope.looping.looped import LoopedConfig, looped_tiers
 from layerrope.probes import training_cost
-from layerrope.rank_place import Place, rank_place
-from layerrope.ranks import Ranks, joined
-from layerrope.recipe import Settings, TrainConfig, run_key
-from layerrope.run_folder import Result, RunFolder, read_metrics
+from layerrope.ranks.parallel import form_of
+from layerrope.ranks.place import Place, rank_place
+from layerrope.ranks.ranks import Ranks, joined
 from layerrope.scheme_table import scheme
 from layerrope.terminal import emit_json, note, out
-from layerrope.tracking import check_trackers
 from layerrope.train import train
+from layerrope.training.kinds import LoopedTrainConfig
+from layerrope.training.machine import check_machine, default_device
+from layerrope.training.recipe import Settings, TrainConfig, run_key
+from layerrope.training.run_folder import Result, RunFolder, read_metrics
+from layerrope.training.tracking import check_trackers
 
 _SHAPE = ("n_layer", "n_head", "d_model", "d_ff", "seq_len", "embed_std", "loops", "grad_loops")
 _WHERE = {True: "looped models do not take it", False: f"it is for looped models, {', '.join(looped_tiers)}"}

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from layerrope.kinds import VisionTrainConfig
-    from layerrope.session import Callback
-    from layerrope.vision import VisionTable
+    from layerrope.training.kinds import VisionTrainConfig
+    from layerrope.training.session import Callback
+    from layerrope.vision.compare import VisionTable
 
 
 WIDTH = 160
@@ -76,8 +76,8 @@ class Command:
         from layerrope.commands.typed import typed
         from layerrope.errors import InputError
         from layerrope.terminal import emit_json, out
-        from layerrope.vision import compare_vision
-        from layerrope.vision_report import write_vision
+        from layerrope.vision.compare import compare_vision
+        from layerrope.vision.report import write_vision
 
         if self.seeds < 1:
             raise InputError(f"seeds must be at least 1: got {self.seeds}")
@@ -107,9 +107,9 @@ class Command:
     def base(self) -> VisionTrainConfig:
         """The run that all others are made from."""
         from layerrope.errors import one_of
-        from layerrope.images import ImageConfig, load_images
-        from layerrope.kinds import VisionTrainConfig
-        from layerrope.vit import vit_tiers
+        from layerrope.training.kinds import VisionTrainConfig
+        from layerrope.vision.images import ImageConfig, load_images
+        from layerrope.vision.vit import vit_tiers
 
         tier = vit_tiers[one_of("tier", self.tier, vit_tiers)]
         names = ("image_size", "patch_size", "channels", "n_class", "n_layer", "n_head", "d_model", "d_ff", "drop_path")
@@ -138,7 +138,7 @@ def _show(found: VisionTable, title: str) -> None:
     from rich.table import Table
 
     from layerrope import terminal
-    from layerrope.vision_report import CELLS, findings
+    from layerrope.vision.report import CELLS, findings
 
     out = terminal.out if terminal.out.is_terminal else Console(highlight=False, width=WIDTH, soft_wrap=True)
 

@@ -21,19 +21,19 @@ from torch import Tensor
 import layerrope
 from layerrope.config import ModelConfig
 from layerrope.errors import InputError, one_of
+from layerrope.exporting.folding import Folded, lm_from_tensors
+from layerrope.exporting.proof import POSITIONS, Trace, compare, demand, measured, same_kind, sample_ids, trace_lm
+from layerrope.exporting.publish import published
+from layerrope.exporting.stock import BY_BACKBONE, DTYPES, NAMES, Stock, dtype_word, matrix_names, norm_names
+from layerrope.exporting.stock_forward import stock_forward
 from layerrope.files import write_json
-from layerrope.folding import Folded, lm_from_tensors
 from layerrope.interop.gguf_vocab import vocabulary
 from layerrope.model import LM
 from layerrope.norm_sites import GGUF_ARCHITECTURES, LAYOUTS
-from layerrope.proof import POSITIONS, Trace, compare, demand, measured, same_kind, sample_ids, trace_lm
-from layerrope.publish import published
-from layerrope.stock import BY_BACKBONE, DTYPES, NAMES, Stock, dtype_word, matrix_names, norm_names
-from layerrope.stock_forward import stock_forward
 from layerrope.tensors import open_source
 from layerrope.tensors.gguf_write import Value, write_gguf
-from layerrope.tokens import Tokenizer
-from layerrope.trained import check_finite
+from layerrope.text.tokens import Tokenizer
+from layerrope.training.trained import check_finite
 
 FILE = "model.gguf"
 READERS = ("auto", "plain", "llama.cpp")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from layerrope.tensors.gguf_write import Value
-from layerrope.tokens import Tokenizer
+from layerrope.text.tokens import Tokenizer
 
 NORMAL, CONTROL, UNUSED = 1, 3, 5
 """Kinds of token."""

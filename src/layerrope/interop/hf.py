@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from layerrope.config import ModelConfig
 from layerrope.errors import InputError, MissingExtra, reason
+from layerrope.exporting.stored import store_names
 from layerrope.files import read_json
 from layerrope.model import LM
-from layerrope.recipe import from_json
-from layerrope.stored import store_names
+from layerrope.training.recipe import from_json
 
 try:
     import transformers  # pyright: ignore[reportMissingImports]
@@ -201,7 +201,7 @@ def from_pretrained(folder: str | os.PathLike[str], auto: Any = AutoModelForCaus
         InputError: the folder holds no patched model, transformers cannot load it, its weights do not match its
             config.json, or its gains are missing.
     """
-    from layerrope.patching import ATTRIBUTE, reapply
+    from layerrope.patching.patching import ATTRIBUTE, reapply
 
     path = Path(folder)
     config = read_json(path / "config.json")

@@ -11,13 +11,13 @@ import torch
 
 import layerrope
 from layerrope.errors import InputError, one_of
+from layerrope.exporting.proof import POSITIONS, Trace, compare, demand, embeddings, measured, sample_ids, trace
+from layerrope.exporting.publish import TOKENIZER_FILES, published
+from layerrope.exporting.stock import DTYPES, dtype_word
 from layerrope.files import read_json, write_json
 from layerrope.interop.hf import from_pretrained, load_stock, quiet, transformers
-from layerrope.patching import Patch, fold_patched, patch_of
-from layerrope.proof import POSITIONS, Trace, compare, demand, embeddings, measured, sample_ids, trace
-from layerrope.publish import TOKENIZER_FILES, published
-from layerrope.stock import DTYPES, dtype_word
-from layerrope.trained import check_finite
+from layerrope.patching.patching import Patch, fold_patched, patch_of
+from layerrope.training.trained import check_finite
 
 BESIDE = (*TOKENIZER_FILES, "generation_config.json")
 """Files of the source that are copied as they are."""

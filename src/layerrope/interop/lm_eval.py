@@ -18,7 +18,7 @@ from layerrope.files import read_json
 from layerrope.loading import is_patched
 from layerrope.model import LM
 from layerrope.scoring import Cuts, Scorer
-from layerrope.tokens import Tokenizer
+from layerrope.text.tokens import Tokenizer
 
 try:
     from lm_eval import simple_evaluate, utils  # pyright: ignore[reportMissingImports]

@@ -23,15 +23,15 @@ from torch.func import functional_call
 from layerrope.axes import Scheme
 from layerrope.config import ModelConfig
 from layerrope.errors import InputError, MissingExtra
-from layerrope.folding import obstacles
+from layerrope.exporting.folding import obstacles
 from layerrope.gains import KINDS
 from layerrope.interop.olmo_names import read_olmo_config
 from layerrope.model import LM
 from layerrope.norms import RMSNorm
-from layerrope.optim import param_groups
 from layerrope.residual import Site
 from layerrope.roles import declared
 from layerrope.scheme_table import scheme as find_scheme
+from layerrope.training.optim import param_groups
 
 try:
     from olmo_core.config import DType  # pyright: ignore[reportMissingImports]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from layerrope.config import ModelConfig
 from layerrope.errors import InputError
-from layerrope.folding import lm_from_tensors
+from layerrope.exporting.folding import lm_from_tensors
 from layerrope.model import LM
 from layerrope.rotary import halves, pairs
 

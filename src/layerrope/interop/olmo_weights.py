@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from layerrope.errors import InputError
+from layerrope.exporting.proof import POSITIONS, compare, demand, sample_ids, trace, trace_lm
 from layerrope.interop.olmo_core import DepthTransformer, DepthTransformerConfig
 from layerrope.interop.olmo_names import from_olmo, to_olmo
 from layerrope.model import LM
-from layerrope.proof import POSITIONS, compare, demand, sample_ids, trace, trace_lm
 
 
 @torch.no_grad()
@@ -61,7 +61,7 @@ def prove(model: DepthTransformer, lm: LM) -> dict[str, Any]:
     """Compare OLMo-core's forward pass with `lm`'s, logits and every block, in fp32 on one process.
 
     Returns:
-        The largest differences, as `layerrope.proof.Difference` has them.
+        The largest differences, as `layerrope.exporting.proof.Difference` has them.
 
     Raises:
         InputError: they differ; the message names the first block that does.

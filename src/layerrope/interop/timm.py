@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 import layerrope
 from layerrope.errors import InputError, MissingExtra, reason
+from layerrope.exporting.proof import Trace, compare, demand
+from layerrope.exporting.publish import published
+from layerrope.exporting.stock import dtype_word
 from layerrope.files import write_json
-from layerrope.patching import Patch, fold_patched, patch_of
-from layerrope.proof import Trace, compare, demand
-from layerrope.publish import published
-from layerrope.stock import dtype_word
-from layerrope.trained import check_finite
+from layerrope.patching.patching import Patch, fold_patched, patch_of
+from layerrope.training.trained import check_finite
 
 
 def export_timm(model: nn.Module, to: str | os.PathLike[str], *, overwrite: bool = False) -> dict[str, Any]:

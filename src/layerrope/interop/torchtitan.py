@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from layerrope.errors import InputError, MissingExtra
-from layerrope.folding import obstacles
+from layerrope.exporting.folding import obstacles
 from layerrope.gains import KINDS
 from layerrope.model import LM, ModelConfig
 from layerrope.norms import rms_norm

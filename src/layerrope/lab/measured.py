@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from layerrope.gains import SITES, LayerRoPE
 from layerrope.inspector.depth_law import power_law
-from layerrope.recipe import TrainConfig
 from layerrope.stream import executed, site_gains
-from layerrope.trained import load_trained
+from layerrope.training.recipe import TrainConfig
+from layerrope.training.trained import load_trained
 
 MOST_GAIN_NUMBERS = 250_000
 """Numbers of shared or free gain vectors that a page takes in, about 1.3 MB; a run with more gets no sliders."""

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerrope import rates
-from layerrope.compare import Table
-from layerrope.compare_charts import (
+from layerrope.comparing import rates
+from layerrope.comparing.charts import (
     SITE_NAMES,
     Figure,
     ends,
@@ -20,19 +19,20 @@ from layerrope.compare_charts import (
     rate_rows,
     validation_curves,
 )
-from layerrope.compare_table import caption_of, shown_rows
+from layerrope.comparing.compare import Table
+from layerrope.comparing.report import add_figures, read_comparison
+from layerrope.comparing.table import caption_of, shown_rows
 from layerrope.errors import InputError
-from layerrope.kinds import read_config
 from layerrope.lab.measured import name_of
 from layerrope.page import Page
-from layerrope.report import add_figures, read_comparison
-from layerrope.run_folder import read_metrics, read_record
 from layerrope.stream import site_gains
 from layerrope.studies.findings import findings_of
 from layerrope.studies.reading import read_found
 from layerrope.studies.recipes import RECIPES
 from layerrope.study import FILE, read_study
-from layerrope.trained import load_trained
+from layerrope.training.kinds import read_config
+from layerrope.training.run_folder import read_metrics, read_record
+from layerrope.training.trained import load_trained
 
 POINTS = 9_000
 """Points of all loss curves of one chart together; longer curves are thinned evenly."""

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerrope.kinds import Model
 from layerrope.probes.trunk import (
     Batches,
     Trunk,
@@ -22,6 +21,7 @@ from layerrope.probes.trunk import (
     n_scored,
     window_losses,
 )
+from layerrope.training.kinds import Model
 
 LEAST = 4
 """Counted positions that a fit needs for each of its D + 1 unknowns a channel."""

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerrope.kinds import Model
 from layerrope.probes.trunk import Batches, Trunk, counted, depth_of
+from layerrope.training.kinds import Model
 
 
 def unit(h: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from layerrope.charts import KEEP_SHAPE, scheme_channels
-from layerrope.compare_charts import SITE_NAMES, Figure
+from layerrope.comparing.charts import SITE_NAMES, Figure
 
 Found: TypeAlias = Mapping[str, Mapping[str, Any]]
 """label -> the document of `layerrope.probes.probe`."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from layerrope.kinds import Model
 from layerrope.probes.angles import unit
 from layerrope.probes.trunk import Batches, Trunk, counted, depth_of
+from layerrope.training.kinds import Model
 
 RANKS = ("collinearity", "stable_rank", "effective_rank", "centred_rank")
 """What is measured of one window, in the order of `_window`."""

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerrope.kinds import Model
 from layerrope.probes.trunk import Batches, Trunk, counted, displace, has_stream, n_counted, n_scored, window_losses
+from layerrope.training.kinds import Model
 
 
 def gradients(model: Model, batches: Batches) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerrope.kinds import Model
 from layerrope.probes.trunk import Batches, Trunk, counted, depth_of, displace, has_stream, n_counted
+from layerrope.training.kinds import Model
 
 
 def jacobian_distance(model: Model, batches: Batches, n_vectors: int = 8, seed: int = 0) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from layerrope.kinds import Model
 from layerrope.probes.trunk import Batches, Trunk, depth_of, n_scored, scored
+from layerrope.training.kinds import Model
 
 
 @torch.no_grad()

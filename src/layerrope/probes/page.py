@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from layerrope.charts import save_png
-from layerrope.compare_charts import Figure
+from layerrope.comparing.charts import Figure
 from layerrope.files import write_json
 from layerrope.page import Page
 from layerrope.probes.charts import Found, figures, left_out

@@ -9,16 +9,16 @@ from typing import Any, TypeAlias
 
 import torch
 
-from layerrope.checkpoint import number
 from layerrope.data import DataConfig
 from layerrope.errors import InputError
-from layerrope.images import ImageConfig
-from layerrope.kinds import Model, check_reads, load_any
-from layerrope.looped import LoopedLM
+from layerrope.looping.looped import LoopedLM
 from layerrope.probes.suite import PROBES, Options, probe
 from layerrope.probes.trunk import Batches
-from layerrope.trained import is_run, load_trained
-from layerrope.vit import ViT
+from layerrope.training.checkpoint import number
+from layerrope.training.kinds import Model, check_reads, load_any
+from layerrope.training.trained import is_run, load_trained
+from layerrope.vision.images import ImageConfig
+from layerrope.vision.vit import ViT
 
 Source: TypeAlias = DataConfig | ImageConfig
 

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from layerrope.kinds import Model
 from layerrope.probes.trunk import Batches, Trunk, counted, n_counted
 from layerrope.stream import base_angles, site_gains
+from layerrope.training.kinds import Model
 
 
 @torch.no_grad()

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 
 from layerrope.errors import InputError, one_of
-from layerrope.evaluation import undisturbed
-from layerrope.kinds import Model
 from layerrope.norms import Gate
 from layerrope.probes.affine import affine
 from layerrope.probes.angles import angle_matrix, angles
@@ -24,6 +22,8 @@ from layerrope.probes.sizes import gains, stream_sizes, updates
 from layerrope.probes.surgery import drop, swap
 from layerrope.probes.trunk import Batches, Trunk, depth_of, n_counted, n_scored, window_losses
 from layerrope.residual import Copies, Mixed, PostNorm, WithX0
+from layerrope.training.evaluation import undisturbed
+from layerrope.training.kinds import Model
 
 SCHEMA = "layerrope.probe/1"
 

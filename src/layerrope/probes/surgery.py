@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerrope.kinds import Model
 from layerrope.probes.trunk import Batches, Trunk, depth_of, n_scored, window_losses
+from layerrope.training.kinds import Model
 
 Losses = dict[Any, list[Tensor]]
 """What was done -> the losses of each window, batch by batch."""

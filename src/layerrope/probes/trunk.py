@@ -17,13 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from layerrope.gains import KINDS
-from layerrope.kinds import Model
-from layerrope.looped import LoopedLM
+from layerrope.looping.looped import LoopedLM
 from layerrope.model import IGNORED, LM
 from layerrope.residual import Sublayer, WithX0
 from layerrope.rotary import rotary_table
 from layerrope.stream import executed, gain_rows
-from layerrope.vit import ViT
+from layerrope.training.kinds import Model
+from layerrope.vision.vit import ViT
 
 Batches: TypeAlias = Sequence[tuple[Tensor, Tensor]]
 """(ids, targets), each (B, T), or (images, labels), (B, C, height, width) and (B,), on the model's device; targets that

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from layerrope.charts import scheme_channels
-from layerrope.compare import Row, paired
-from layerrope.compare_charts import Figure, final_losses, rate_curves, rate_rows
+from layerrope.comparing.charts import Figure, final_losses, rate_curves, rate_rows
+from layerrope.comparing.compare import Row, paired
+from layerrope.comparing.findings import signed
+from layerrope.comparing.intervals import Interval
 from layerrope.errors import InputError
-from layerrope.findings import signed
-from layerrope.intervals import Interval
-from layerrope.savings import resample, savings
-from layerrope.scaling import fit_scaling
-from layerrope.scaling_report import CAPTION, FitReport, chart, coefficient_rows, saving_rows, sentences
-from layerrope.scaling_table import best_rows, rows_of_runs
+from layerrope.scaling.law import fit_scaling
+from layerrope.scaling.report import CAPTION, FitReport, chart, coefficient_rows, saving_rows, sentences
+from layerrope.scaling.savings import resample, savings
+from layerrope.scaling.table import best_rows, rows_of_runs
 from layerrope.studies.paired import paired_tests
 from layerrope.studies.reading import Found, Group
 from layerrope.studies.robustness import NEAR, Robustness, robustness
@@ -72,8 +73,16 @@ def _far_apart(found: Found) -> list[str]:
         return []
     return [
         f"Seeds at one rate end more than {APART} nats apart: {', '.join(apart)}. Some runs fell back there, so means"
-        " and intervals say little of these schemes: --every-seed takes the rate that is best over all seeds."
+        f" and intervals say little of these schemes: {_steadier(found)}."
     ]
+
+
+def _steadier(found: Found) -> str:
+    """What would keep a scheme's seeds together: rates chosen by all of them, and where they were, another recipe."""
+    seeds = [Counter((t.scheme, t.lr) for t in group.table.trials).values() for group in found.groups]
+    if any(min(of) < max(of) for of in seeds):
+        return "--every-seed takes the rate that is best over all seeds"
+    return "lower rates, or a recipe that clips gradients, would keep them together"
 
 
 def _schemes(found: Found) -> list[str]:

@@ -12,10 +12,10 @@ from typing import Any
 from layerrope.accounting import flops_per_token
 from layerrope.data import DataConfig
 from layerrope.errors import one_of
-from layerrope.kinds import LoopedTrainConfig
-from layerrope.looped import LoopedConfig, looped_tiers
+from layerrope.looping.looped import LoopedConfig, looped_tiers
 from layerrope.studies.plan import Cell
 from layerrope.studies.scales import Scale
+from layerrope.training.kinds import LoopedTrainConfig
 
 LOOP_SIZES: dict[str, LoopedConfig] = {
     "loop-tiny": LoopedConfig(1, 1, 1, 3, n_head=1, d_model=8, d_ff=16, seq_len=16),

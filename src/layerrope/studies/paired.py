@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from layerrope.compare import Row, Table, paired
-from layerrope.intervals import Interval
+from layerrope.comparing.compare import Row, Table, paired
+from layerrope.comparing.intervals import Interval
 
 
 @dataclass(frozen=True)

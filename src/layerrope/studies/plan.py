@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from layerrope.compare import Trial, best_rate, trials_of
+from layerrope.comparing.compare import Trial, best_rate, trials_of
 from layerrope.errors import InputError
-from layerrope.kinds import Shape
-from layerrope.launch import Outcome
-from layerrope.recipe import TrainConfig
+from layerrope.launching.launch import Outcome
 from layerrope.scheme_table import scheme
 from layerrope.study import Run, Study
+from layerrope.training.kinds import Shape
+from layerrope.training.recipe import TrainConfig
 
 RUN_AXES = ("scheme", "lr", "seed")
 """Labels that tell runs of one setting apart; every other label is the setting."""

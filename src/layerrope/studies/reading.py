@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from layerrope.accounting import flops_per_token
-from layerrope.compare import Table, compare, trials_of
+from layerrope.comparing.compare import Table, compare, trials_of
 from layerrope.errors import InputError
 from layerrope.files import csv_text
-from layerrope.launch import Outcome
+from layerrope.launching.launch import Outcome
 from layerrope.studies.plan import setting_of
 from layerrope.studies.recipes import RECIPES
 from layerrope.study import Run, Study, outcomes, read_study

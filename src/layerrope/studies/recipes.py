@@ -15,14 +15,14 @@ from layerrope.accounting import count_parameters
 from layerrope.budget import steps_of
 from layerrope.config import ModelConfig
 from layerrope.errors import InputError, one_of
-from layerrope.kinds import LoopedTrainConfig
-from layerrope.looped import LoopedConfig
-from layerrope.recipe import TrainConfig
+from layerrope.looping.looped import LoopedConfig
 from layerrope.studies.loops import LOOP_SIZES, TOKENS, LoopScale, at_equal_flops, loop_base, loop_scale, ways
 from layerrope.studies.plan import Ask, Cell, Plan, model_fields
 from layerrope.studies.scales import SCALES, SIZES, Scale, base_config, equal_shapes
 from layerrope.study import replaced
-from layerrope.tokens import bpe_size
+from layerrope.text.tokens import bpe_size
+from layerrope.training.kinds import LoopedTrainConfig
+from layerrope.training.recipe import TrainConfig
 
 SCHEMES = ("prenorm", "prenorm-scaledinit", "lns", "perinorm", "layerrope", "layerrope-peri")
 DEEP_START = "layerrope:beta=0,beta_rot=0,base=10000"

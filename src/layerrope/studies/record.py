@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from layerrope.charts import save_png
+from layerrope.comparing.record import Purpose, bullets, markdown, opening, portable
+from layerrope.comparing.report import made_with, version_lines
 from layerrope.errors import InputError
 from layerrope.files import write_atomic, write_json
-from layerrope.record import Purpose, bullets, markdown, opening, portable
-from layerrope.report import made_with, version_lines
 from layerrope.studies.findings import Said, findings_of
 from layerrope.studies.reading import Found, runs_csv
 from layerrope.studies.report import BEST, document, setting_rows

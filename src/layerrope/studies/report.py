@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from layerrope.charts import save_png
+from layerrope.comparing.report import shown_rows
 from layerrope.files import write_atomic, write_json
 from layerrope.page import Page
-from layerrope.report import shown_rows
 from layerrope.studies.findings import Said, findings_of
 from layerrope.studies.reading import Found, run_row, runs_csv
 

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from layerrope.compare import Trial
+from layerrope.comparing.compare import Trial
 
 NEAR = 0.05
 """Nats above the scheme's best loss that still count as good."""

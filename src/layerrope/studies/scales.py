@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from layerrope.comparing.rates import GRID
 from layerrope.config import ModelConfig, tiers
 from layerrope.data import DataConfig
-from layerrope.rates import GRID
-from layerrope.recipe import TrainConfig
+from layerrope.training.recipe import TrainConfig
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What a training step costs in time and memory, as ratios of paired runs."""

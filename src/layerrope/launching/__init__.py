@@ -1,0 +1,1 @@
+"""Where runs go: this process, local worker processes, or Slurm."""

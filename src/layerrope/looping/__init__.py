@@ -1,0 +1,1 @@
+"""Looped language models: their parts, their cost, and decoding one against its own earlier iterations."""

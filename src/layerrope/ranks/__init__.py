@@ -1,0 +1,1 @@
+"""One run on several ranks: copies or shards, what ranks tell each other, and how they end together."""

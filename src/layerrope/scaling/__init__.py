@@ -1,0 +1,1 @@
+"""Scaling laws: the points, the fits, the compute that a scheme saves, and their report."""

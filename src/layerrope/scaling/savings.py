@@ -1,0 +1,343 @@
+"""How much less compute one scheme needs than another for the same loss, with an interval from resampled fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from layerrope.errors import InputError, one_of
+from layerrope.scaling.law import Cell, Law, Point, ScalingFit, cell, schemes_of, variables
+from layerrope.scaling.logsum_fit import Array, Flags, minimise
+
+RESAMPLES = 2000
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Resamples:
+    """The law of a fit, fitted again to B made-up tables like the measured one."""
+
+    fit: ScalingFit
+    losses_BN: Array
+    """the made-up losses, in the order of the fit's points"""
+    curves: Mapping[str, tuple[Array, Array, Array]]
+    """scheme -> floors (B,), heights (B, K) and exponents (B, K), at the same `at` as the fit's curve"""
+    converged_B: Flags
+
+    @property
+    def failed(self) -> int:
+        """Resamples whose fit did not converge; they are in no interval, and counted."""
+        return int((~self.converged_B).sum())
+
+
+def resample(fit: ScalingFit, count: int = RESAMPLES, seed: int = 0) -> Resamples | None:
+    """Fit `count` made-up tables: every point takes the residuals of a point drawn at random, seed by seed.
+
+    A residual bootstrap (Efron & Tibshirani 1993, section 9.4) over points, and within the drawn point over its
+    seeds, so that a point's seeds keep in common what they have in common. The design stays as it was trained, which
+    resampling the points themselves would not leave: five sizes drawn from five are three on average. Residuals are
+    widened by sqrt(n / (n - p)), n points and p parameters, for what the fit took out of them.
+
+    Returns:
+        The fits, all of the same form as `fit`; None where there are no more points than parameters, or where the
+        fit ended nowhere.
+
+    Raises:
+        InputError: fewer than one resample.
+    """
+    if count < 1:
+        raise InputError(f"at least one resample is needed: got {count}")
+    cells = [cell(p, fit.form) for p in fit.points]
+    n, p = len(set(cells)), fit.n_parameters
+    residual_N = fit.residuals()
+    if n <= p or not np.isfinite(residual_N).all():
+        return None
+    fitted_N = np.log([point.loss for point in fit.points]) - residual_N
+    y_BN = fitted_N + _drawn(cells, fit.points, residual_N, count, seed) * math.sqrt(n / (n - p))
+    curves: dict[str, tuple[Array, Array, Array]] = {}
+    converged_B = np.ones(count, dtype=bool)
+    for search in fit.searches:
+        e = None if fit.floor != "given" else next(iter(fit.curves.values())).e
+        law = Law.of(fit.points, search.schemes, fit.form, fit.floor, np.array(fit.weights), e, fit.delta)
+        mine = [i for i, point in enumerate(fit.points) if point.scheme in search.schemes]
+        theta_BP, good_B = _refit(law, fit, y_BN[:, mine])
+        converged_B &= good_B
+        curves |= _unpacked(law, theta_BP)
+    return Resamples(fit, np.exp(y_BN), curves, converged_B)
+
+
+def _drawn(cells: Sequence[Cell], points: Sequence[Point], residual_N: Array, count: int, seed: int) -> Array:
+    """Residuals for every resample, (B, N)."""
+    order = list(dict.fromkeys(cells))
+    donors = [_distinct(points, [i for i, c in enumerate(cells) if c == each]) for each in order]
+    seeds_C = np.array([len(rows) for rows in donors])
+    table_CS = np.array([np.resize(residual_N[rows], seeds_C.max()) for rows in donors])
+    random = np.random.default_rng(seed)
+    drawn_BC = random.integers(len(order), size=(count, len(order)))
+    made_BN = np.empty((count, len(cells)))
+    seen: dict[tuple[Cell, str, float], int] = {}
+    for i, (where, point) in enumerate(zip(cells, points, strict=True)):
+        first = seen.setdefault((where, point.seed, point.loss), i)
+        if first != i:  # a measurement listed twice stays one
+            made_BN[:, i] = made_BN[:, first]
+            continue
+        donor_B = drawn_BC[:, order.index(where)]
+        made_BN[:, i] = table_CS[donor_B, random.integers(seeds_C[donor_B])]
+    return made_BN
+
+
+def _distinct(points: Sequence[Point], rows: Sequence[int]) -> list[int]:
+    """One row for each measurement."""
+    return list({(points[i].seed, points[i].loss): i for i in rows}.values())
+
+
+def _refit(law: Law, fit: ScalingFit, y_BN: Array) -> tuple[Array, Flags]:
+    """The best of three starts: the fit's own parameters, and a lower and a higher floor."""
+    own = _packed(law, fit)
+    starts = [own]
+    if law.floors:
+        low, high = own.copy(), own.copy()
+        low[0] += math.log(0.8)
+        high[0] += 0.5 * (law.y_N.min() - own[0])
+        starts += [low, high]
+    solved = [minimise(np.tile(start, (len(y_BN), 1)), y_BN, law.problem) for start in starts]
+    value_SB = np.array([s.value_B for s in solved])
+    best_B = value_SB.argmin(0)
+    rows = np.arange(len(y_BN))
+    theta_SBP = np.array([s.theta_BP for s in solved])
+    return theta_SBP[best_B, rows], np.array([s.converged_B for s in solved])[best_B, rows]
+
+
+def _packed(law: Law, fit: ScalingFit) -> Array:
+    """The fit's curves as the law's parameters."""
+    curves = [fit.curves[name] for name in law.group]
+    theta = [math.log(curves[0].e)][: law.floors]
+    for curve in curves:
+        for height, exponent in zip(curve.heights, curve.exponents, strict=True):
+            theta += [math.log(height), exponent]
+    return np.array(theta)
+
+
+def _unpacked(law: Law, theta_BP: Array) -> dict[str, tuple[Array, Array, Array]]:
+    e_B = np.exp(theta_BP[:, 0]) if law.e is None else np.full(len(theta_BP), law.e)
+    rest = theta_BP[:, law.floors :].reshape(len(theta_BP), len(law.group), law.terms, 2)
+    return {name: (e_B, np.exp(rest[:, m, :, 0]), rest[:, m, :, 1]) for m, name in enumerate(law.group)}
+
+
+# ------------------------------------------------------------------------------------------------------------ savings
+@dataclass(frozen=True)
+class Saving:
+    """`baseline` needs `ratio` times the compute of `scheme` for a loss of `target`."""
+
+    scheme: str
+    baseline: str
+    target: float
+    ratio: float
+    low: float | None
+    """bounds of the interval; infinite where a resampled baseline never reaches the target; None: no interval, as
+    where more resamples gave no ratio than an interval of this level leaves outside"""
+    high: float | None
+    level: float
+    compute: float
+    """FLOPs of `scheme`, on its curve"""
+    baseline_compute: float
+    measured: bool
+    """the baseline's compute and the target are those of its largest model, not of its curve"""
+    interpolated: bool
+    """both computes lie within those trained"""
+    resamples: int
+    failed: int
+    """resamples without a ratio: no convergence, or neither curve reaches the target"""
+
+
+def compute_saving(
+    fit: ScalingFit,
+    scheme: str,
+    baseline: str | tuple[float, float],
+    *,
+    target: float | None = None,
+    resamples: Resamples | int | None = RESAMPLES,
+    level: float = LEVEL,
+) -> Saving:
+    """The ratio of the computes at which two schemes have the same loss.
+
+    Without a target it is the baseline's largest model against the curve of `scheme`: its measured compute over the
+    compute at which the curve reaches its measured loss   (LayerRoPE, arXiv 2610.09179, Appendix D.1.3). With a
+    target, or in the Chinchilla form, both computes are read off curves.
+
+    Args:
+        fit: the curves.
+        scheme: whose saving it is.
+        baseline: another scheme of the fit, or a (compute, loss) of a model that the fit knows nothing of.
+        target: loss, nats per token.
+        resamples: the fit's, how many to make, or None for no interval.
+        level: of confidence.
+
+    Raises:
+        InputError: a scheme that the fit does not have, or a loss that a curve never reaches.
+
+    >>> sizes = (1e18, 1e19, 1e20, 1e21)
+    >>> points = [(s, c, 1.7 + a * (c / 1e19) ** -0.15) for s, a in (("new", 0.9), ("old", 1.0)) for c in sizes]
+    >>> round(compute_saving(fit_scaling(points), "new", "old", resamples=None).ratio, 2)  # (1 / 0.9)^(1 / 0.15)
+    2.02
+    """
+    one_of("scheme of the fit", scheme, fit.curves)
+    made = resample(fit, resamples) if isinstance(resamples, int) else resamples
+    if isinstance(baseline, tuple):
+        if target is not None:
+            raise InputError("a measured baseline brings its own loss: give no target with it")
+        return _against_point(fit, scheme, baseline, made, level)
+    one_of("baseline of the fit", baseline, fit.curves)
+    measured = target is None and fit.form == "power"
+    rows = _largest(fit, baseline)
+    goal = float(np.mean([fit.points[i].loss for i in rows])) if target is None else target
+    theirs = _trained(fit, baseline)[1] if measured else fit.curves[baseline].compute_at(goal)
+    mine = fit.curves[scheme].compute_at(goal)
+    inside = _within(fit, scheme, mine) and (measured or _within(fit, baseline, theirs))
+    low, high, failed = None, None, 0
+    if made is not None:
+        goal_B = made.losses_BN[:, rows].mean(1) if target is None else np.full(len(made.losses_BN), goal)
+        theirs_B = np.full(len(goal_B), math.log(theirs)) if measured else _log_compute(made, baseline, goal_B)
+        low, high, failed = _interval(theirs_B, _log_compute(made, scheme, goal_B), made.converged_B, level)
+    count = 0 if made is None else len(made.converged_B)
+    return Saving(
+        scheme, baseline, goal, theirs / mine, low, high, level, mine, theirs, measured, inside, count, failed
+    )
+
+
+def _against_point(
+    fit: ScalingFit, scheme: str, baseline: tuple[float, float], made: Resamples | None, level: float
+) -> Saving:
+    compute, goal = baseline
+    if not compute > 0:
+        raise InputError(f"the compute of a baseline must be positive: got {compute:g}")
+    mine = fit.curves[scheme].compute_at(goal)
+    low, high, failed = None, None, 0
+    if made is not None:
+        theirs_B = np.full(len(made.converged_B), math.log(compute))
+        mine_B = _log_compute(made, scheme, np.full(len(theirs_B), goal))
+        low, high, failed = _interval(theirs_B, mine_B, made.converged_B, level)
+    count, inside = 0 if made is None else len(made.converged_B), _within(fit, scheme, mine)
+    name = f"{goal:g} at {compute:.3g} FLOPs"
+    return Saving(scheme, name, goal, compute / mine, low, high, level, mine, compute, True, inside, count, failed)
+
+
+def _largest(fit: ScalingFit, scheme: str) -> list[int]:
+    """The points of a scheme's largest model."""
+    mine = [i for i, p in enumerate(fit.points) if p.scheme == scheme]
+    top = max(math.prod(variables(fit.points[i], fit.form)) for i in mine)
+    return [i for i in mine if math.prod(variables(fit.points[i], fit.form)) == top]
+
+
+def _trained(fit: ScalingFit, scheme: str) -> tuple[float, float]:
+    """The least and the most compute that a scheme was trained with; 6 N D in the Chinchilla form."""
+    factor = 1.0 if fit.form == "power" else 6.0
+    sizes = [factor * float(math.prod(variables(p, fit.form))) for p in fit.points if p.scheme == scheme]
+    return min(sizes), max(sizes)
+
+
+def _within(fit: ScalingFit, scheme: str, compute: float) -> bool:
+    low, high = _trained(fit, scheme)
+    return low * (1 - 1e-9) <= compute <= high * (1 + 1e-9)
+
+
+def _log_compute(made: Resamples, scheme: str, goal_B: Array) -> Array:
+    """log of `Curve.compute_at` for every resample; inf where the curve never reaches its goal."""
+    e_B, height_BK, exponent_BK = made.curves[scheme]
+    at = made.fit.curves[scheme].at
+    with np.errstate(all="ignore"):
+        if len(at) == 1:
+            height_B, exponent_B, log_at = height_BK[:, 0], exponent_BK[:, 0], math.log(at[0])
+        else:
+            (h, k), (a, b) = height_BK.T, exponent_BK.T
+            s = (h * a / (k * b)) ** (1 / (a + b))
+            height_B, exponent_B = h * s**-a + k * s**b, np.where(np.minimum(a, b) > 0, a * b / (a + b), 0.0)
+            log_at = math.log(6 * at[0] * at[1])
+        log_B = np.log(height_B / (goal_B - e_B)) / exponent_B + log_at
+    return np.where((goal_B > e_B) & (exponent_B > 0), log_B, np.inf)
+
+
+def _interval(theirs_B: Array, mine_B: Array, good_B: Flags, level: float) -> tuple[float | None, float | None, int]:
+    """Percentiles of the ratio, and the resamples that have none.
+
+    A resample without a ratio may have stood anywhere. Where more of them have none than the interval leaves outside,
+    the percentiles of the rest say nothing of the whole, and there is no interval.
+    """
+    known_B = good_B & ~(np.isinf(theirs_B) & np.isinf(mine_B))
+    failed = int((~known_B).sum())
+    if failed > (1 - level) * len(known_B):
+        return None, None, failed
+    with np.errstate(all="ignore"):
+        logs = np.sort(theirs_B[known_B] - mine_B[known_B])
+    edges = [(1 - level) / 2, (1 + level) / 2]
+    low, high = (float(np.exp(v)) for v in np.quantile(logs, edges, method="inverted_cdf"))
+    return low, high, failed
+
+
+# -------------------------------------------------------------------------------------------------------- whom against
+REFERENCE = "prenorm"
+
+
+def is_baseline(scheme: str) -> bool:
+    """A scheme without LayerRoPE's gains."""
+    return "layerrope" not in scheme
+
+
+def best_baseline(fit: ScalingFit, baselines: Sequence[str]) -> str:
+    """The baseline with the lowest curve at the largest compute that all of them were trained with."""
+    common = min(_trained(fit, name)[1] for name in baselines)
+
+    def loss(name: str) -> float:
+        curve = fit.curves[name]
+        return float((curve if fit.form == "power" else curve.frontier()).loss(common))
+
+    return min(baselines, key=loss)
+
+
+def savings(
+    fit: ScalingFit,
+    *,
+    schemes: Sequence[str] = (),
+    baselines: Sequence[str] = (),
+    against_point: tuple[float, float] | None = None,
+    target: float | None = None,
+    resamples: Resamples | int | None = RESAMPLES,
+) -> tuple[list[Saving], list[str]]:
+    """Every scheme against the best baseline first, against Pre-Norm second, then against a model from elsewhere.
+
+    Args:
+        fit: the curves.
+        schemes: whose savings; none: every one with LayerRoPE's gains.
+        baselines: against which; none: every other one without.
+        against_point: compute and loss of a model from elsewhere.
+        target: as in `compute_saving`.
+        resamples: as in `compute_saving`.
+
+    Returns:
+        The savings, and a sentence for each that could not be computed.
+
+    Raises:
+        InputError: a scheme that the fit does not have.
+    """
+    names = schemes_of(fit.points)
+    for name in (*schemes, *baselines):
+        one_of("scheme of the fit", name, names)
+    whose = tuple(schemes) or tuple(name for name in names if not is_baseline(name))
+    against = tuple(baselines) or tuple(name for name in names if is_baseline(name) and name not in whose)
+    made = resample(fit, resamples) if isinstance(resamples, int) else resamples
+    found: list[Saving] = []
+    refused: list[str] = []
+    rivals: list[str | tuple[float, float]] = []
+    if against:
+        rivals.extend(dict.fromkeys([best_baseline(fit, against), *([REFERENCE] if REFERENCE in against else [])]))
+    for scheme in whose:
+        for rival in [*rivals, *([against_point] if against_point else [])]:
+            goal = None if isinstance(rival, tuple) else target
+            try:
+                found.append(compute_saving(fit, scheme, rival, target=goal, resamples=made))
+            except InputError as error:
+                refused.append(f"{scheme} against {rival}: {error}")
+    return found, refused

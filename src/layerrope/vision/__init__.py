@@ -1,0 +1,1 @@
+"""Vision Transformers and images on the same schemes, and schemes compared on them."""
