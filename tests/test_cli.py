@@ -31,6 +31,24 @@ def test_a_message_with_line_breaks_stays_one_line(capsys: pytest.CaptureFixture
     assert "\x1b" not in said
 
 
+@pytest.mark.parametrize(
+    ("line", "starts"),
+    [
+        ("study lr --bracket -1", "error: --bracket is a number"),
+        ("study lr --seeds x", "error: --seeds: "),
+        ("train --lr x", "error: --lr: "),
+        ("lab --run", "error: Missing value for argument '--run'"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named_by_its_flag(
+    line: str, starts: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(line.split()) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(starts)
+    assert said.count("\n") == 1
+
+
 @pytest.mark.parametrize("error", [OSError(36, "File name too long", "x" * 9), MemoryError(), OverflowError("2^99")])
 def test_what_the_machine_refuses_is_one_line(
     error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -65,7 +65,9 @@ def _unknown_flag(command: type, name: str, argv: list[str]) -> str | None:
 def _in_one_line(said: str, name: str) -> str:
     """tyro's boxed message without its box."""
     words = re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─┌┐└┘|]+", " ", said)
-    text = re.sub(r"^(Parsing error|Required options|Unrecognized options)\s*", "", " ".join(words.split()))
+    title = r"^(Parsing error|Required options|Unrecognized options|Value error|Missing argument)\s*"
+    text = re.sub(title, "", " ".join(words.split()))
+    text = re.sub(r"^Error parsing (?:(--\S+)|\w+:\s*)", r"\1", text)  # names a flag, or our own dataclass
     text = re.split(r"Argument helptext|For full helptext", text)[0].strip()
     return f"{text or 'arguments not understood'} (see layerrope {name} --help)"
 
