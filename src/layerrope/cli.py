@@ -64,7 +64,7 @@ def _unknown_flag(command: type, name: str, argv: list[str]) -> str | None:
 
 def _in_one_line(said: str, name: str) -> str:
     """tyro's boxed message without its box."""
-    words = re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─┌┐└┘|]+", " ", said)
+    words = re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯─┌┐└┘|]+|\+?-{3,}\+?", " ", said)  # the box of any encoding
     title = r"^(Parsing error|Required options|Unrecognized options|Value error|Missing argument)\s*"
     text = re.sub(title, "", " ".join(words.split()))
     text = re.sub(r"^Error parsing (?:(--\S+)|\w+:\s*)", r"\1", text)  # names a flag, or our own dataclass
