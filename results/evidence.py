@@ -48,7 +48,9 @@ PURPOSES = {
     "depth": Purpose(
         "Does it still train at 512 layers?",
         "At width 32, which schemes keep improving as layers are added, and which fall apart?",
-        SMALL + " One seed and one rate for all depths and schemes; rates tuned for each are the fairer question.",
+        SMALL
+        + " One seed and one rate for all depths and schemes; rates tuned for each are the fairer question. And more"
+        " steps: a hundred of 512 tokens show what falls apart at once, and little of what improves.",
     ),
     "competitors": Purpose(
         "LayerRoPE beside schemes that rebuild the residual stream",
@@ -58,7 +60,9 @@ PURPOSES = {
     "ladder": Purpose(
         "How much compute does it save?",
         "Over sizes at equal tokens per parameter: at which compute does each scheme reach a loss?",
-        SMALL + " The paper trains at 80 tokens per parameter, these runs at one.",
+        SMALL
+        + " The paper trains at 80 tokens per parameter, these runs at one. The two larger sizes have one seed, and the"
+        " largest one rate, that of the size before it.",
     ),
     "aspect": Purpose(
         "Depth against width at equal parameters",
