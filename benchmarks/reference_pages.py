@@ -24,8 +24,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 CLI_HEAD = """# Commands
 
 Every command and every flag, made from the code by `benchmarks/reference_pages.py`; do not edit by hand. `layerrope
-COMMAND --help` prints the same. Every command exits with 0 when done, 1 when a check failed, 2 on bad input (one line
-says what, where and what to do) and 130 when interrupted. With `--json`, stdout holds one JSON document, nothing else.
+COMMAND --help` prints the same. Every command exits with 0 when done, 1 when a check failed or training diverged, 2 on
+bad input or an export that differs from its source (one line says what, where and what to do), 130 when interrupted.
+With `--json`, stdout holds one JSON document, nothing else.
 """
 
 API_HEAD = """# Python reference

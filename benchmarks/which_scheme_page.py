@@ -154,7 +154,8 @@ answer is as good as the records: read the limits at the end.
 - **A short run or a small budget** (here {tokens:,} tokens for {n_params:,} parameters, {ratio:.2f} a parameter):
   `prenorm`. Better than it beyond the spread of the seeds: {better}. Worse beyond it: {worse}.
   Not told apart: {unclear}.
-  Scaling the start of the output projections (`prenorm-scaledinit`) costs nothing: {scaledinit}.
+  What scaling the start of the output projections (`prenorm-scaledinit`) costs or brings, these seeds do not tell:
+  {scaledinit}.
 - **A model to be served by stock engines** (transformers, vLLM, llama.cpp): one of
   {stock}.
   They fold into a stock class and then run at its speed; the others need this package at inference.
@@ -163,7 +164,7 @@ answer is as good as the records: read the limits at the end.
   More than 1.2 of it, and to be earned first: {dear}.
 - **A long run at 80 tokens a parameter or more**: our records hold none. The LayerRoPE paper reports its lead there,
   and the [evidence page](evidence.md) says which of its claims were reproduced. Ask for your own shape before you
-  spend: `layerrope study ladder --dry-run` prints the bill.
+  spend: `layerrope study ladder --scale paper --sizes 130m --dry-run` prints the bill.
 - **In any case tune the learning rate of each scheme.** In the sweep the best rates differ by a factor of {factor:.0f},
   from {lowest} to {highest}. At one rate for all you measure the rate.
 
@@ -191,8 +192,8 @@ for the backward pass relative to it, both counted at 130m. [All schemes](scheme
 - The rates come from one seed of the same text, which favours no scheme knowingly and some by luck.
 - Step times are of one CPU. On a GPU the products are faster and everything elementwise counts for more: measure with
   `layerrope bench schemes` where you will train.
-- {unread} are in the cost table only: no record of their losses is here. `layerrope study competitors` trains the
-  schemes that rebuild the stream.
+- {unread} are in the cost table only: the records that this page reads hold no loss of theirs. Others do, at other
+  sizes: `results/lr`, `results/ablation`, `results/competitors` and `results/digits`.
 
 ## Ask it for your model
 

@@ -175,8 +175,8 @@ def _(data, gpt2017, torch):
 @app.cell(hide_code=True)
 def _(mo):
     mo.md(r"""
-    It writes in something like words, and stops at 62 characters for a reason: its positions end at 64. A model with
-    learned positions has no next one. Lesson 2 takes that up.
+    It writes in something like words. We asked for 50 bytes after a prompt of 12, since its positions end at 64: a model
+    with learned positions has no next one. Lesson 2 takes that up.
 
     ## Exercise 1: attention
 

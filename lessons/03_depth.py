@@ -172,8 +172,8 @@ def _(ends, show):
     show.Words(f"""
     Pre-Norm reaches {_best["prenorm"]:.2f}; Post-Norm ends at {_best["postnorm"]:.2f}. Remember from lesson 1 what a model knows at
     about 3.1 nats: how often each byte occurs, and nothing else. Is Post-Norm beyond hope? No: DeepNorm gives the stream a
-    weight above 1 in the sum and shrinks some weights at the start, which tames the product, and the Transformer of 2017,
-    six layers deep, trained well with it. It is depth that breaks it.
+    weight above 1 in the sum and shrinks some weights at the start, which tames the product. And the Transformer of 2017,
+    six layers deep, trained well under plain Post-Norm: it is depth that breaks it.
 
     ## What the deep layers of Pre-Norm do
 

@@ -312,7 +312,8 @@ def _(mo):
 
     - LayerRoPE is a learned power law in depth for the size of each gain, and a rotation that moves gain between
       neighbouring channels. The two do not interfere.
-    - Its cost is nothing: fewer parameters than Pre-Norm, and no code at all once folded.
+    - Its cost is small: fewer parameters than Pre-Norm, a few percent of a training step at small widths
+      ([measured](../schemes.md)), and nothing at all once folded.
     - What it buys depends on the budget and on the start. Lesson 6 is about finding out without fooling yourself.
     """)
     return

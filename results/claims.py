@@ -213,14 +213,30 @@ def runs_of(record: str) -> Runs | None:
     return None if ended is None else [row for row in ended if row["status"] == "done"]
 
 
-def best(runs: Runs, scheme: str) -> dict[str, float]:
-    """Loss by seed at the rate that is best on average over the seeds tried at every rate; empty where untrained."""
-    by_rate: dict[float, dict[int, float | None]] = {}
+def by_rate(runs: Runs, scheme: str) -> dict[float, dict[int, float | None]]:
+    """Rate -> seed -> loss."""
+    found: dict[float, dict[int, float | None]] = {}
     for row in runs:
         if row["scheme"] == scheme:
-            by_rate.setdefault(float(row["lr"]), {})[int(row["seed"])] = float(row["val_loss"])
-    lr = best_of(by_rate)
-    return {} if lr is None else {str(seed): loss for seed, loss in by_rate[lr].items() if loss is not None}
+            found.setdefault(float(row["lr"]), {})[int(row["seed"])] = float(row["val_loss"])
+    return found
+
+
+def best(runs: Runs, scheme: str) -> dict[str, float]:
+    """Loss by seed at the rate that is best on average over the seeds tried at every rate; empty where untrained."""
+    rates = by_rate(runs, scheme)
+    lr = best_of(rates)
+    return {} if lr is None else {str(seed): loss for seed, loss in rates[lr].items() if loss is not None}
+
+
+def at_edge(runs: Runs, *names: str) -> list[str]:
+    """Those of the schemes whose best rate is the lowest or the highest tried: a better one may lie beyond."""
+    rates = {name: by_rate(runs, name) for name in names}
+    return [name for name, of in rates.items() if of and best_of(of) in (min(of), max(of))]
+
+
+def edges(names: list[str]) -> str:
+    return f" ({', '.join(names)} best at the edge of the rates tried)" if names else ""
 
 
 def lead(runs: Runs, scheme: str, over: str) -> Interval | None:
@@ -253,8 +269,12 @@ def compared(record: str, scheme: str, over: str, axis: str = "budget", positive
         leads = {value: each for value, each in found.items() if each is not None}
         if not leads:
             return NOT_RUN, ""
-        words = "; ".join(f"{axis + ' ' + value + ': ' if value else ''}{shown(each)}" for value, each in leads.items())
-        return judged(leads, positive), words
+        open_ = {value: at_edge(rows, scheme, over) for value, rows in settings(runs, axis).items() if value in leads}
+        words = "; ".join(
+            f"{axis + ' ' + value + ': ' if value else ''}{shown(each)}{edges(open_[value])}"
+            for value, each in leads.items()
+        )
+        return UNTOLD if any(open_.values()) else judged(leads, positive), words
 
     return answer
 
@@ -287,7 +307,7 @@ def share_of_magnitude(base: str, whole: str, part: str) -> Callable[[], Answer]
         runs = runs_of("ablation")
         if runs is None:
             return NOT_RUN, ""
-        words, most = [], []
+        words, most, open_ = [], [], []
         for value, rows in settings(runs, "budget").items():
             full, kept = lead(rows, whole, base), lead(rows, part, base)
             if full is None or kept is None:
@@ -295,10 +315,11 @@ def share_of_magnitude(base: str, whole: str, part: str) -> Callable[[], Answer]
             told = full.decided and full.mean > 0
             most += [kept.mean / full.mean > 0.5] if told else []
             share = f", {kept.mean / full.mean:.0%} of it with the magnitude alone" if told else ""
-            words.append(f"{at(value)}lead {shown(full)}{share or ', so there is no gain to divide'}")
+            open_ += (here := at_edge(rows, base, whole, part))
+            words.append(f"{at(value)}lead {shown(full)}{share or ', so there is no gain to divide'}{edges(here)}")
         if not words:
             return NOT_RUN, ""
-        return (UNTOLD if not most else SAME if all(most) else CONTRADICTS), "; ".join(words)
+        return (UNTOLD if open_ or not most else SAME if all(most) else CONTRADICTS), "; ".join(words)
 
     return answer
 
@@ -416,16 +437,20 @@ def better_start() -> Answer:
     runs = runs_of("ablation")
     if runs is None:
         return NOT_RUN, ""
-    ours, words, ahead = "layerrope:beta=0,alpha=0/damped", [], []
+    ours = "layerrope:beta=0,alpha=0/damped"
+    words: list[str] = []
+    ahead: list[Interval] = []
+    open_: list[str] = []
     for value, rows in settings(runs, "budget").items():
         for over in ("layerrope", "prenorm-scaledinit"):
             found = lead(rows, ours, over)
             if found is not None:
-                words.append(f"{at(value)}over {over} {shown(found)}")
+                open_ += (here := at_edge(rows, ours, over))
+                words.append(f"{at(value)}over {over} {shown(found)}{edges(here)}")
                 ahead.append(found)
     if not words:
         return NOT_RUN, ""
-    return judged(dict(enumerate(ahead)), True), "; ".join(words)
+    return UNTOLD if open_ else judged(dict(enumerate(ahead)), True), "; ".join(words)
 
 
 def nothing(why: str) -> Callable[[], Answer]:
@@ -443,8 +468,9 @@ def count(tier: str) -> str:
 
 
 def study(name: str) -> str:
-    """The command of a study with a record."""
-    return f"layerrope study {name} (options: results/{name}/README.md)"
+    """The command of a study, and where its options are, once there is a record."""
+    page = f"results/{name}/README.md"
+    return f"layerrope study {name}" + (f" (options: {page})" if (ROOT / page).exists() else "")
 
 
 CLAIMS: dict[str, list[Claim]] = {
@@ -570,8 +596,8 @@ CLAIMS: dict[str, list[Claim]] = {
         Claim(
             "Downstream average 52.6 against 48.0 at 1.3B.",
             A,
-            nothing("needs the 1.3B models; `layerrope eval --tasks paper` scores any run"),
-            "layerrope eval RUN --tasks paper",
+            nothing("needs the 1.3B models; `layerrope eval --tasks commonsense` scores any run"),
+            "layerrope eval RUN --tasks commonsense",
         ),
     ],
     "Learning rates": [

@@ -21,8 +21,9 @@ from layerrope.studies.reading import read_found
 from layerrope.studies.record import write_study_record
 
 SMALL = (
-    "A larger model or more tokens: these are tenths of a million to a few million weights, trained for minutes."
-    " The text is 240 MB of English prose published from 1688 to 1929; its vocabulary is a BPE of 4,096."
+    "A larger model or more tokens: these have 0.1 to 2 million weights in the layers, trained for minutes. The text is"
+    " 240 MB of English prose published from 1688 to 1929, laid into `texts/` and not part of the repository; its"
+    " vocabulary is a BPE of 4,096."
 )
 
 PURPOSES = {
@@ -31,8 +32,7 @@ PURPOSES = {
         "Without the rotation, how much is left; and is its start, a depth-scaled one, the method?",
         SMALL
         + " A longer budget above all: the best rates lie near the edge of stability (the recipe does not clip), where"
-        " luck decides much, and 250 steps favour whatever starts fast; one of the two budgets asked for is trained."
-        " And rates above 0.096, where the Peri-Norm family is best (results/lr).",
+        " luck decides much, and 250 steps favour whatever starts fast.",
     ),
     "ablation-wide": Purpose(
         "Every switch and every start of LayerRoPE, at the rate that one seed chose",

@@ -45,12 +45,16 @@ def record(made: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return tmp_path / "results"
 
 
+RATES = ((0.005, 1.0), (0.01, 0.0), (0.02, 1.0))
+"""Learning rate, and what it costs."""
+
+
 def write(record: Path, name: str, losses: dict[str, list[float]]) -> None:
-    """A record in which every scheme has two rates, the first the better one, and a run a seed."""
+    """A record in which every scheme has three rates, the middle one the best, and a run a seed."""
     lines = ["scheme,budget,lr,seed,status,val_loss"]
     for scheme, values in losses.items():
         for seed, loss in enumerate(values):
-            lines += [f"{scheme},100,{lr},{seed},done,{loss + worse}" for lr, worse in ((0.01, 0.0), (0.02, 1.0))]
+            lines += [f"{scheme},100,{lr},{seed},done,{loss + worse}" for lr, worse in RATES]
     (record / name).mkdir(parents=True)
     (record / name / "runs.csv").write_text("\n".join(lines) + "\n")
 
@@ -70,6 +74,16 @@ def test_a_lead_is_judged_by_its_interval(record: Path, losses: list[float], ver
     found, words = claims.compared("ablation", "layerrope", "prenorm")()
     assert found == verdict
     assert "3 seeds" in words
+
+
+def test_a_best_rate_at_the_edge_decides_nothing(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = sys.modules["claims"]
+    monkeypatch.setattr(sys.modules[__name__], "RATES", ((0.01, 0.0), (0.02, 1.0)))
+    write(record, "ablation", {"prenorm": [5.0, 5.1, 5.2], "layerrope": [4.0, 4.1, 4.2]})
+    found, words = claims.compared("ablation", "layerrope", "prenorm")()
+    assert found == "the budget cannot tell"
+    assert "layerrope, prenorm best at the edge" in words
+    assert claims.share_of_magnitude("prenorm", "layerrope", "layerrope")()[0] == "the budget cannot tell"
 
 
 def test_one_seed_decides_nothing(record: Path) -> None:

@@ -2,7 +2,7 @@
 
 The sweep itself (resumable; the same command continues it):
 
-    layerrope compare --lrs 0.0015 0.003 0.006 0.012 0.024 0.048 0.096 --out runs/demo-sweep
+    layerrope compare --lrs 0.0015 0.003 0.006 0.012 0.024 0.048 0.096 --eval-tokens 65536 --out runs/demo-sweep
 
 Then, from the root of the repository:
 
@@ -29,7 +29,7 @@ PURPOSE = Purpose(
     ),
     doubt=(
         "A best rate at the edge of the grid, a rate that is best by less than the spread over seeds, or another start"
-        " of the stream (`--embed-std 0.02`), which the command above takes too. The machine was shared while these"
+        " of the stream (`--embed-std 0.02`), which the command below takes too. The machine was shared while these"
         " runs trained: their tokens per second say nothing about the schemes."
     ),
 )

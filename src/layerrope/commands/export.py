@@ -32,8 +32,8 @@ class Command:
     dtype: str | None = None
     """fp32, bf16 or fp16; the dtype of the source's matrices"""
     reader: str = "auto"
-    """what reads the folder for the proof: transformers, plain (a forward pass of our own), auto; a GGUF file is read
-    by llama.cpp instead of transformers"""
+    """what reads the folder for the proof: auto, plain (a forward pass of our own) or transformers; of a GGUF file
+    auto, plain or llama.cpp"""
     overwrite: bool = False
     """replace a folder that is there"""
     verify: Path | None = None
