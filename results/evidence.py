@@ -9,16 +9,21 @@ with the options that the record's README shows. Then, from the root of the repo
 
     python results/evidence.py ablation runs/ablation
     python results/evidence_page.py
+
+A study whose sizes were trained at different rates is several commands, a folder each: name them all.
 """
 
 from __future__ import annotations
 
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from layerrope.comparing.record import Purpose
-from layerrope.studies.reading import read_found
+from layerrope.studies.reading import Found, read_found
 from layerrope.studies.record import write_study_record
+from layerrope.study import Study
 
 SMALL = (
     "A larger model or more tokens: these have 0.1 to 2 million weights in the layers, trained for minutes. The text is"
@@ -71,6 +76,27 @@ PURPOSES = {
     ),
 }
 
+
+def joined(folders: Sequence[Path], together: Path) -> Found:
+    """One study of the runs of several, which are linked into the empty folder `together`."""
+    parts = [read_found(folder).study for folder in folders]
+    for folder, part in zip(folders, parts, strict=True):
+        if (part.name, part.base) != (parts[0].name, parts[0].base):
+            raise SystemExit(f"{folder} is not a part of the study in {folders[0]}: other settings")
+        for run in part.runs:
+            link = together / run.key
+            if not link.exists():
+                link.symlink_to((folder / run.key).resolve())
+    facts = {**parts[0].facts, "command": "\n".join(str(part.facts["command"]) for part in parts)}
+    points, keys, labels = (tuple(x for part in parts for x in getattr(part, name)) for name in PARALLEL)
+    return Found(together, Study(parts[0].name, parts[0].base, points, facts, keys, labels))
+
+
+PARALLEL = ("points", "keys", "labels")
+"""The fields of a study that have an entry a run."""
+
 if __name__ == "__main__":
-    name, folder = sys.argv[1:]
-    write_study_record(read_found(Path(folder)), Path(__file__).parent / name, PURPOSES[name])
+    name, *folders = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as together:
+        found = joined([Path(folder) for folder in folders], Path(together))
+        write_study_record(found, Path(__file__).parent / name, PURPOSES[name])
