@@ -13,9 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from layerrope.files import dumps, unwritable
+from layerrope.locks import lock_held
 from layerrope.terminal import note
 
 
@@ -55,22 +56,17 @@ def locked(path: Path) -> Iterator[None]:
     """Hold the lock file `path`, waiting (with a note) while another process does.
 
     It saves doing work twice and is not needed for correctness: everything in the cache is published by rename.
-    So a file system without locks is no obstacle.
+    So a lock that cannot be made is no obstacle.
     """
-    lock = FileLock(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            note("waiting for another process that prepares the same data")
-            lock.acquire()
-    except (OSError, NotImplementedError):
-        pass
-    try:
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                held.enter_context(lock_held(path))
+            except Timeout:
+                note("waiting for another process that prepares the same data")
+                held.enter_context(lock_held(path, wait=-1))
         yield
-    finally:
-        lock.release()
 
 
 def sweep(folder: Path, age_s: float = 86_400.0) -> None:

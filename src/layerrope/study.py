@@ -6,21 +6,20 @@ continues what was cut, and adds what is new.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from filelock import FileLock, Timeout
-
 from layerrope.accounting import count_parameters
 from layerrope.errors import InputError, one_of
-from layerrope.files import read_json, unwritable, write_json
+from layerrope.files import read_json, write_json
 from layerrope.launching.launch import Job, Listener, Outcome
+from layerrope.locks import folder_held
 from layerrope.training.kinds import read_config
 from layerrope.training.recipe import TrainConfig, run_key, to_json
 from layerrope.training.run_folder import read_result
@@ -92,30 +91,15 @@ def grid(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 # ------------------------------------------------------------------------------------------------------- on disk
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a study's folder. The system frees the lock when a process dies, so none is ever stale.
+def locked(folder: Path) -> AbstractContextManager[None]:
+    """Hold a study's folder.
 
     Raises:
         InputError: another process works in it, it holds a single run or is a file, or it cannot be written.
     """
     if (folder / "config.json").exists():
         raise InputError(f"{folder} holds a single run, not a study: choose another --out")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / "lock", timeout=0)
-        lock.acquire()
-    except Timeout as error:
-        raise InputError(f"another process works in {folder}: wait for it or choose another --out") from error
-    except NotImplementedError:  # a file system without locks: the runs inside still lock themselves where they can
-        lock = None
-    except OSError as error:
-        raise unwritable(folder, error) from error
-    try:
-        yield
-    finally:
-        if lock is not None:
-            lock.release()
+    return folder_held(folder, "works")
 
 
 def write_study(study: Study, folder: Path) -> None:

@@ -16,11 +16,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from layerrope.errors import InputError
 from layerrope.files import unwritable
+from layerrope.locks import lock_held
 
 PROOF = "proof.json"
 """The file by which an export is known."""
@@ -60,20 +60,17 @@ def published(target: Path, overwrite: bool) -> Iterator[Path]:
         aside = Path(tempfile.mkdtemp(prefix=f".{real.name}.", suffix=".part", dir=real.parent))
     except OSError as error:
         raise unwritable(target, error) from error
-    lock = FileLock(aside / "lock")
     try:
-        with contextlib.suppress(NotImplementedError):  # a file system without locks
-            lock.acquire()
-        (aside / "new").mkdir()
-        yield aside / "new"
-        _check_free(target, overwrite)  # again: writing took its time, and the place may have been taken meanwhile
-        _publish(aside, real)
+        with lock_held(aside / "lock"):
+            (aside / "new").mkdir()
+            yield aside / "new"
+            _check_free(target, overwrite)  # again: writing took its time, and the place may have been taken meanwhile
+            _publish(aside, real)
     except SafetensorError as error:
         raise unwritable(target, OSError(0, str(error))) from error
     except OSError as error:
         raise unwritable(target, error) from error
     finally:
-        lock.release()
         shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -120,6 +117,7 @@ def _clear(target: Path) -> None:
         lock = aside / "lock"
         if not name.fullmatch(aside.name) or not lock.is_file() or time.time() - lock.stat().st_mtime < YOUNG:
             continue
-        with contextlib.suppress(OSError, Timeout, NotImplementedError), FileLock(lock, timeout=0):
-            _restore(aside / "old", target)
-            shutil.rmtree(aside, ignore_errors=True)
+        with contextlib.suppress(OSError), lock_held(lock) as held:
+            if held:  # where there are no locks, its writer may be alive
+                _restore(aside / "old", target)
+                shutil.rmtree(aside, ignore_errors=True)

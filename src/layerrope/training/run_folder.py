@@ -8,18 +8,18 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 
 import layerrope
 from layerrope.errors import InputError, one_of
 from layerrope.files import dumps, read_json, unwritable, write_atomic, write_json
+from layerrope.locks import folder_held
 from layerrope.training import checkpoint as checkpoints
 from layerrope.training.recipe import (
     NEUTRAL,
@@ -113,27 +113,13 @@ class RunFolder:
             self.path / name for name in ("config.json", "metrics.jsonl", "result.json")
         )
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the run. The system frees the lock when a process dies, so none is ever stale.
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the run.
 
         Raises:
             InputError: another process holds it, or the folder cannot be made.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / "lock", timeout=0)
-            lock.acquire()
-        except Timeout as error:
-            raise InputError(
-                f"another process is training in {self.path}: wait for it or choose another --out"
-            ) from error
-        except OSError as error:
-            raise unwritable(self.path, error) from error
-        try:
-            yield
-        finally:
-            lock.release()
+        return folder_held(self.path, "is training")
 
     # --------------------------------------------------------------------------------------------------- config
     def claim(self, config: TrainConfig, facts: dict[str, Any]) -> None:
