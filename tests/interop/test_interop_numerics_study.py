@@ -18,7 +18,9 @@ from layerrope.studies.numerics import (
     LOW,
     Scored,
     _answer,
+    _luck,
     answers,
+    by_scheme,
     loss_rows,
     score_schemes,
     settings_in,
@@ -142,6 +144,19 @@ def test_a_loss_that_is_not_finite_is_never_a_cheap_one() -> None:
         assert _answer([*sound, *lost]).startswith("The loss is not finite in bf16 under lns, fp16 under lns, int8")
         assert "under any scheme" in _answer(lost)
         assert answers(lost)[0] == "bf16 makes the loss not finite under lns."
+
+
+def test_only_intervals_that_were_made_are_counted() -> None:
+    """Of one seed, of no Pre-Norm and of a format that breaks a scheme there is none."""
+    even, worse = ([scored(name, i, cost * i) for i in range(3)] for name, cost in (("prenorm", 0.001), ("lns", 0.05)))
+    assert _luck(by_scheme([*even, *worse])) == [
+        f"{len(LOW)} intervals at 95%: luck alone takes one or more off zero in up to 30% of tries."
+    ]
+    broken = [scored("hc", 0, 0.1), scored("hc", 1, math.nan)]
+    assert _luck(by_scheme([*even, *worse, *broken])) == _luck(by_scheme([*even, *worse]))
+    assert _luck(by_scheme([even[0], worse[0]])) == []
+    assert _luck(by_scheme(worse)) == []
+    assert _luck(by_scheme([*even[:2], *worse[1:]])) == []  # one seed in common
 
 
 def test_tables_have_a_row_a_scheme() -> None:

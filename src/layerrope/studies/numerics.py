@@ -18,7 +18,7 @@ import torch
 import layerrope
 from layerrope.charts import save_png, scheme_channels
 from layerrope.comparing.compare import Table, Trial
-from layerrope.comparing.intervals import Interval, t_interval
+from layerrope.comparing.intervals import Interval, by_luck, t_interval
 from layerrope.comparing.record import Purpose, bullets, markdown, opening, portable
 from layerrope.comparing.report import Comparison, made_with, processor, read_comparison, version_lines
 from layerrope.data import DataConfig, load_data
@@ -187,27 +187,31 @@ def _sentence(everyone: Mapping[str, list[Scored]], name: str) -> str:
         worst = max(means, key=lambda scheme: means[scheme])
         parts.append(f"{name} costs at most {_signed(means[worst])} nats per token on average ({worst})")
     if REFERENCE in groups:
-        apart = [scheme for scheme in groups if scheme != REFERENCE and _apart(groups, scheme, name)]
-        told = ", ".join(f"{scheme} ({_signed(_gap(groups, scheme, name).mean)})" for scheme in apart)
+        apart = {scheme: gap for scheme, gap in _gaps(everyone, name).items() if gap.decided}
+        told = ", ".join(f"{scheme} ({_signed(gap.mean)})" for scheme, gap in apart.items())
         parts.append(f"told apart from {REFERENCE}: {told or 'none'}")
     return "; ".join(parts) + "."
 
 
-def _luck(groups: Mapping[str, Sequence[Scored]]) -> str:
-    """How many intervals there are, and how many of them miss the truth by chance."""
-    n = (len(groups) - 1) * len(LOW)
-    return f"{n} intervals at 95%: about {0.05 * n:.0f} of them would exclude zero by luck alone."
+def _luck(everyone: Mapping[str, Sequence[Scored]]) -> list[str]:
+    """What the number of intervals means for each of them; nothing where there are not several."""
+    made = sum(len(_gaps(everyone, name)) for name in LOW)
+    return [by_luck(made)] if made > 1 else []
 
 
-def _gap(groups: Mapping[str, Sequence[Scored]], scheme: str, name: str) -> Interval:
-    """The format's cost under `scheme` minus that under Pre-Norm, paired by seed."""
-    theirs = {run.seed: run.change(name) for run in groups[REFERENCE]}
-    return t_interval([run.change(name) - theirs[run.seed] for run in groups[scheme] if run.seed in theirs])
+def _gaps(everyone: Mapping[str, Sequence[Scored]], name: str) -> dict[str, Interval]:
+    """The cost of format `name` under each scheme minus that under Pre-Norm, paired by seed.
 
-
-def _apart(groups: Mapping[str, Sequence[Scored]], scheme: str, name: str) -> bool:
-    shared = {run.seed for run in groups.get(REFERENCE, ())} & {run.seed for run in groups[scheme]}
-    return len(shared) > 1 and _gap(groups, scheme, name).decided
+    None of a scheme that the format breaks, or that shares fewer than two seeds with Pre-Norm: it has no interval.
+    """
+    groups = {scheme: runs for scheme, runs in everyone.items() if not broken(runs, name)}
+    theirs = {run.seed: run.change(name) for run in groups.get(REFERENCE, ())}
+    gaps = {
+        scheme: [run.change(name) - theirs[run.seed] for run in runs if run.seed in theirs]
+        for scheme, runs in groups.items()
+        if scheme != REFERENCE
+    }
+    return {scheme: t_interval(of) for scheme, of in gaps.items() if len(of) > 1}
 
 
 # ------------------------------------------------------------------------------------------------------------- record
@@ -241,7 +245,7 @@ def readme(found: Comparison, scored: Sequence[Scored], purpose: Purpose, comman
         "bf16 and fp16 cast the whole model; int8, int4 and fp8 e4m3 round the matrices inside the layers, a scale for "
         f"each row (int4: for {GROUP} inputs); w8a8 rounds their inputs to int8 as well, a scale for each token.",
         markdown(loss_rows(scored)),
-        bullets([*said, _luck(by_scheme(scored))]),
+        bullets([*said, *_luck(by_scheme(scored))]),
         "## The stream",
         markdown(stream_rows(scored)),
         "![Largest absolute value of the stream after each layer, one line a scheme.](largest-by-depth.png)",
