@@ -222,17 +222,22 @@ def by_rate(runs: Runs, scheme: str) -> dict[float, dict[int, float | None]]:
     return found
 
 
+def best_lr(rates: dict[float, dict[int, float | None]]) -> float | None:
+    """The comparison's best rate of `by_rate`'s losses."""
+    return best_of((lr, seed, loss) for lr, of in rates.items() for seed, loss in of.items())
+
+
 def best(runs: Runs, scheme: str) -> dict[str, float]:
     """Loss by seed at the rate that is best on average over the seeds tried at every rate; empty where untrained."""
     rates = by_rate(runs, scheme)
-    lr = best_of(rates)
+    lr = best_lr(rates)
     return {} if lr is None else {str(seed): loss for seed, loss in rates[lr].items() if loss is not None}
 
 
 def at_edge(runs: Runs, *names: str) -> list[str]:
     """Those of the schemes whose best rate is the lowest or the highest tried: a better one may lie beyond."""
     rates = {name: by_rate(runs, name) for name in names}
-    return [name for name, of in rates.items() if of and best_of(of) in (min(of), max(of))]
+    return [name for name, of in rates.items() if of and best_lr(of) in (min(of), max(of))]
 
 
 def edges(names: list[str]) -> str:

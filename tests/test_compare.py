@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from layerrope.budget import steps_of
+from layerrope.comparing.choices import choices
 from layerrope.comparing.compare import SCHEMES, Table, Trial, best_rate, bracketed, compare, comparison, mean_losses
 from layerrope.comparing.findings import findings, signed
 from layerrope.comparing.intervals import Interval, t_interval
 from layerrope.comparing.plan import Request, plan
 from layerrope.comparing.rates import GRID, Rates, Sweep, Swept, choose, packaged, sweep_from_json, sweep_to_json
+from layerrope.config import tiers
+from layerrope.data import DataConfig, load_data
 from layerrope.errors import InputError
 from layerrope.launching.launch import Outcome
 from layerrope.training.recipe import TrainConfig, to_json
@@ -193,6 +196,21 @@ def test_the_packaged_sweep_says_how_far_one_seed_can_be_trusted() -> None:
     assert "Not bracketed" in words
     clear = compare([trial("prenorm", 2.0, 0, 2.0), trial("lns", 4.0, 0, 1.9)])
     assert "Every gap between neighbours in the order is more than twice that" in said(clear, SWEEP)
+
+
+@pytest.mark.parametrize("mlp", ["swiglu", "gelu"])
+@pytest.mark.parametrize("tie", [False, True])
+def test_the_head_s_share_is_that_of_the_matrices_which_the_model_has(mlp: str, tie: bool, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("The cat sat on the mat, and the dog on the log. " * 400)
+    model = replace(tiers["micro-100k"], vocab_size=257, mlp=mlp, tie=tie)
+    data = DataConfig(source=str(tmp_path / "text.txt"), seq_len=model.seq_len)
+    base = TrainConfig(model=model, data=data, steps=2, batch_size=2)
+    matrices = 4 * model.d_model**2 + {"swiglu": 3, "gelu": 2}[mlp] * model.d_model * model.d_ff
+    head = model.vocab_size * model.d_model
+    share = head / (head + model.n_layer * matrices)
+    found = choices(base, Rates({"prenorm": (0.1,)}, "asked"), [0], load_data(data))
+    (text,) = (choice for choice in found if choice.name == "text")
+    assert f"the head takes {share:.0%} of the weights that multiply" in text.why
 
 
 def test_a_difference_as_written() -> None:

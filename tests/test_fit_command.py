@@ -134,6 +134,18 @@ def test_the_paper_s_arithmetic_is_one_command(capsys: pytest.CaptureFixture[str
     assert saving["compute"] == pytest.approx(2.42e20)
 
 
+def test_a_target_far_from_every_loss_of_a_flat_curve_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flat = tmp_path / "flat.csv"
+    shapes = (("prenorm", 1.5, 8e-4), ("layerrope", 1.2, 9e-4))
+    points = [(s, c, 1.5 + a * (c / 1e20) ** -p) for s, a, p in shapes for c in (1e18, 1e19, 1e20, 1e21)]
+    flat.write_text("\n".join(["scheme,compute,loss", *(f"{s},{c},{loss}" for s, c, loss in points)]) + "\n")
+    found = run(capsys, flat, "--e", "1.5", "--target", "20")
+    assert not found["savings"]
+    assert "at no compute one can name" in found["notes"][-1]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -187,6 +199,17 @@ def test_each_size_counts_at_its_best_rate_and_lost_runs_are_said(tmp_path: Path
         "2 runs at other learning rates than the best of their size were left out.",
         "2 runs did not reach their end and are no points.",
     ]
+
+
+def test_a_table_s_best_rate_is_the_comparison_s(tmp_path: Path) -> None:
+    """Equally good rates: the lowest. A run without a rate is of one more; runs of no seed are all judged."""
+    head = "scheme,compute,loss,lr,seed\n"
+    tied = points_of(tmp_path, head + "a,1e18,3.0,0.2,0\na,1e18,3.5,0.2,1\na,1e18,3.5,0.1,0\na,1e18,3.0,0.1,1\n")[0]
+    assert [p.loss for p in tied] == [3.5, 3.0]
+    unsaid = points_of(tmp_path, head + "a,1e18,3.0,0.2,0\na,1e18,2.5,,0\n")[0]
+    assert [p.loss for p in unsaid] == [2.5]
+    unnamed = points_of(tmp_path, head + "a,1e18,2.0,0.1,\na,1e18,4.0,0.1,\na,1e18,2.5,0.2,\n")[0]
+    assert [p.loss for p in unnamed] == [2.5]
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,8 @@ def _why_tokens(base: TrainConfig) -> str:
     """Why these tokens, with the share of the matrix products that the head takes under them."""
     model = base.model
     head = model.vocab_size * model.d_model
-    share = head / (head + model.n_layer * (4 * model.d_model**2 + 3 * model.d_model * model.d_ff))
-    cost = f"the head takes {share:.0%} of the weights that multiply"
+    inside = sum(p.numel() for p in _meta(model, "prenorm").layers.parameters() if p.ndim == 2)
+    cost = f"the head takes {head / (head + inside):.0%} of the weights that multiply"
     return f"no tokenizer to train, {cost}, and bits per byte are exact" if base.data.tokenizer == "bytes" else cost
 
 

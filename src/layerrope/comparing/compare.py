@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -128,18 +128,19 @@ def best_rate(trials: Sequence[Trial]) -> float | None:
 
     Judged by the seeds tried at every rate, where there are such: a seed tried at one rate only says nothing of others.
     """
-    losses: dict[float, dict[int, float | None]] = {}
-    for t in trials:
-        losses.setdefault(t.lr, {})[t.seed] = None if t.result is None else t.result.val_loss
-    return best_of(losses)
+    return best_of((t.lr, t.seed, None if t.result is None else t.result.val_loss) for t in trials)
 
 
-def best_of(losses: Mapping[float, Mapping[int, float | None]]) -> float | None:
-    """`best_rate` of losses by rate and seed, None where a run was lost."""
-    common = set[int]().union(*losses.values()).intersection(*losses.values())
+def best_of(runs: Iterable[tuple[float, Hashable, float | None]]) -> float | None:
+    """`best_rate` of (rate, seed, loss), None where a run was lost; the lowest of rates that are equally good."""
+    losses: dict[float, list[tuple[Hashable, float | None]]] = {}
+    for lr, seed, loss in runs:
+        losses.setdefault(lr, []).append((seed, loss))
+    seeds = [{seed for seed, _ in tried} for tried in losses.values()]
+    common = set[Hashable]().union(*seeds).intersection(*seeds)
     ranks: dict[float, tuple[int, float]] = {}
     for lr in sorted(losses):
-        judged = [losses[lr][seed] for seed in losses[lr] if not common or seed in common]
+        judged = [loss for seed, loss in losses[lr] if not common or seed in common]
         ended = [loss for loss in judged if loss is not None]
         if ended:
             ranks[lr] = len(judged) - len(ended), statistics.fmean(ended)

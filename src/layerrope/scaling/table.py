@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from layerrope.accounting import count_parameters, flops_per_token
+from layerrope.comparing.compare import best_of
 from layerrope.errors import InputError, reason
 from layerrope.launching.launch import Outcome
 from layerrope.scaling.law import Point
@@ -29,6 +29,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 """What a table may hold, each under one of these headers; any other column is left alone."""
 MORE = "\0"
 """Where the CSV reader puts cells beyond the header; no header is named so."""
+UNSAID = 0.0
+"""Stands for the learning rate of a run of which the table gives none; no rate is zero."""
 LOST = ("diverged", "failed", "interrupted")
 """What `status` may say of a run that is no point; of one that is, it says done or nothing."""
 
@@ -65,7 +67,7 @@ def read_points(*sources: Path) -> tuple[list[Point], list[str]]:
 def best_rows(rows: Sequence[Row]) -> tuple[list[Point], list[str]]:
     """Of every scheme and size, the seeds of the learning rate that lost the fewest and then has the lowest mean.
 
-    Rates are judged by the seeds tried at each of them, where there are such (as `compare.best_rate` does).
+    Rates are judged as `comparing.compare.best_rate` does: by the seeds tried at each of them, where there are such.
     """
     sizes: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
@@ -94,20 +96,8 @@ def _same_seeds(points: Sequence[Point]) -> list[str]:
 
 
 def _at_best_rate(rows: Sequence[Row]) -> list[Row]:
-    rates: dict[float | None, list[Row]] = {}
-    for row in rows:
-        rates.setdefault(row.lr, []).append(row)
-
-    common = set[str]().union(*({r.seed for r in m} for m in rates.values()))
-    common = common.intersection(*({r.seed for r in m} for m in rates.values()))
-    judged = {lr: [r for r in mine if r.seed in common] or mine for lr, mine in rates.items()}
-
-    def quality(lr: float | None) -> tuple[int, float]:
-        losses = [row.loss for row in judged[lr] if row.loss is not None]
-        return len(judged[lr]) - len(losses), statistics.fmean(losses) if losses else math.inf
-
-    ended = [lr for lr, mine in judged.items() if any(row.loss is not None for row in mine)]
-    return rates[min(ended, key=quality)] if ended else []
+    best = best_of((row.lr or UNSAID, row.seed, row.loss) for row in rows)
+    return [row for row in rows if (row.lr or UNSAID) == best]
 
 
 # ---------------------------------------------------------------------------------------------------------------- CSV
