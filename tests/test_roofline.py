@@ -88,6 +88,23 @@ def test_gains_cost_nothing_worth_naming() -> None:
     assert plan(tier("1b"), 8, H100).gains_seconds == plan(tier("1b"), 8, H100).gate_seconds == 0
 
 
+def test_gains_and_stream_are_summed_the_same_way_in_tensor_parallelism() -> None:
+    config = replace(SMALL, n_layer=3)
+    found = gains_elsewhere(config, 10)
+    assert found["tp_gradient_bytes"] / parts_of(config).gains == 2 * 4  # fp32, reduced and gathered
+    assert found["tp_stream_bytes"] / (10 * config.d_model) == 2 * 2 * (3 * 4)  # bf16; forward and backward, twice each
+
+
+@pytest.mark.parametrize("spec", ["attnres:size=8", "attnres:blocks=8", "attnres:size=5"])
+def test_a_scheme_that_one_layer_cannot_have_is_planned_with_recomputation(spec: str) -> None:
+    """One layer's inside is at least Pre-Norm's, and less than all that is kept."""
+    tight = replace(H100, memory=1.0)  # nothing fits, so the plan is the one that needs least
+    grouped, plain = (plan(replace(SMALL, scheme=name), 8, tight, 2**12) for name in (spec, "prenorm"))
+    assert grouped.recomputes
+    assert plain.recomputes
+    assert plain.activation_bytes <= grouped.activation_bytes < 2 * plain.activation_bytes
+
+
 def test_a_ring_moves_all_but_its_own_share_once() -> None:
     assert collective_seconds(1e9, 1, 1, H100) == 0
     assert collective_seconds(450e9, 0, 8, H100) == pytest.approx(7 / 8)

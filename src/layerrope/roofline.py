@@ -28,6 +28,9 @@ MOVES = 4
 """Times that what the backward pass keeps crosses the memory: written and read, and its gradient written and read.
 Counted uncompiled, so an upper bound: a compiler fuses some of it away."""
 
+ALL_REDUCE = 2
+"""Times that a sum over a ring goes through the links: its parts are reduced, then gathered."""
+
 
 @dataclass(frozen=True)
 class Device:
@@ -226,7 +229,16 @@ def _activations(config: ModelConfig, recomputes: bool) -> float:
     """Bytes a token kept for the backward pass in bf16; recomputed: each layer's fp32 input, and one layer's inside."""
     if not recomputes:
         return 0.5 * _kept(config)
-    return 0.5 * _kept(replace(config, n_layer=1)) + 4 * config.d_model * config.n_layer
+    return 0.5 * _kept_by_one(config) + 4 * config.d_model * config.n_layer
+
+
+def _kept_by_one(config: ModelConfig) -> float:
+    """Bytes a token that one layer keeps, and the head."""
+    try:
+        return _kept(replace(config, n_layer=1))
+    except InputError:  # an option that only the full depth satisfies: Pre-Norm's layer, and the scheme's mean surplus
+        plain = replace(config, scheme="prenorm")
+        return _kept(replace(plain, n_layer=1)) + (_kept(config) - _kept(plain)) / config.n_layer
 
 
 @lru_cache(maxsize=256)
@@ -238,14 +250,15 @@ def _kept(config: ModelConfig) -> int:
 def gains_elsewhere(config: ModelConfig, tokens: int) -> dict[str, float]:
     """Bytes that a gain table adds to tensor and pipeline parallelism, and what the stream itself sends there.
 
-    Tensor parallel: the gains lie whole on every device, and their gradient is summed once a step. Pipeline: stage 0
-    owns them and sends the table down with the stream of `tokens` positions, so each gradient comes back the same way.
+    Tensor parallel: the gains lie whole on every device, and their gradient is summed once a step; the stream of
+    `tokens` positions is summed behind attention and MLP, and its gradient before them. Pipeline: stage 0 owns the
+    gains and sends the table down with the stream, so each gradient comes back the same way; counted one way, in fp32.
     """
     parts = parts_of(config)
     table = 4 * 4 * config.n_layer * config.d_model if parts.gains else 0
     return {
-        "tp_gradient_bytes": 4 * parts.gains,
-        "tp_stream_bytes": 4 * 2 * config.n_layer * 2 * tokens * config.d_model,  # four all-reduces a layer, in bf16
+        "tp_gradient_bytes": ALL_REDUCE * 4 * parts.gains,
+        "tp_stream_bytes": ALL_REDUCE * 4 * config.n_layer * 2 * tokens * config.d_model,  # four sums a layer, in bf16
         "pp_table_bytes": table,
         "pp_stream_bytes": 4 * tokens * config.d_model,
     }
