@@ -140,6 +140,7 @@ def test_the_command_scores_by_iterations(run: Path, capsys: pytest.CaptureFixtu
         (["sample", "RUN", "--contrast", "adaptive", "--early", "0"], "`adaptive`|early iteration"),
         (["eval", "RUN", "--loops", "0"], "iterations run from 1 to"),
         (["eval", "RUN", "--loops", "100000"], "iterations run from 1 to"),
+        (["eval", "RUN", "--loops", "2", "4", "--contrast", "adaptive", "--early", "4"], "come before the last, 4"),
         (["eval", "RUN", "--loops", "2", "--tasks", "piqa"], "two different evaluations"),
         (["eval", "RUN", "--contrast", "adaptive"], "needs --loops"),
         (["eval", "RUN", "--numerics"], "another kind of model (looped)"),

@@ -43,6 +43,11 @@ class Contrast:
         if self.early < 1:
             raise InputError(f"the early iteration must be at least 1: got {self.early}")
 
+    def check_before(self, last: int) -> None:
+        """Raise InputError unless the early iteration comes before the last one."""
+        if self.early >= last:
+            raise InputError(f"the early iteration must come before the last, {last}: got {self.early}")
+
 
 def read_contrast(words: str, early: int = 1) -> Contrast:
     """`adaptive`, or a fixed weight as a number, as one writes it on a command line. Raises InputError."""
@@ -87,10 +92,7 @@ class Drawing:
             raise InputError(f"a looped model runs at least 1 iteration and at most {MOST_LOOPS}: got {most}")
         if self.how is None:
             return [most]
-        if not 1 <= self.how.early < most:
-            raise InputError(
-                f"the early iteration must come before the last, {most}, and be at least 1: got {self.how.early}"
-            )
+        self.how.check_before(most)
         return [self.how.early, most]
 
 
@@ -156,11 +158,14 @@ def loop_losses(
         how: the contrast, for every number above `how.early`.
 
     Raises:
-        InputError: no number, or one below 1; no counted token.
+        InputError: no number, or one below 1; a contrast with an iteration that is not before the last; no counted
+            token.
     """
     wanted = sorted(set(loops))
     if not wanted or wanted[0] < 1:
         raise InputError(f"give numbers of iterations from 1: got {', '.join(map(str, wanted)) or 'none'}")
+    if how is not None:
+        how.check_before(wanted[-1])
     counts = sorted({*wanted, how.early}) if how is not None else wanted
     sums, n = torch.zeros(len(wanted), 2, dtype=torch.float64), 0
     with undisturbed(model):
