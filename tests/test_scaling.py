@@ -16,7 +16,7 @@ from scipy.optimize import minimize as scipy_minimize
 import layerrope
 from layerrope.errors import InputError
 from layerrope.scaling import logsum_fit
-from layerrope.scaling.law import Curve, Law, Point, fit_scaling, seed_weights
+from layerrope.scaling.law import Curve, Law, Point, ScalingFit, fit_scaling, seed_weights
 from layerrope.scaling.logsum_fit import Problem, minimise, objective
 from layerrope.scaling.savings import best_baseline, compute_saving, resample, savings
 from layerrope.scaling.table import read_points
@@ -331,6 +331,13 @@ def test_sizes_that_differ_by_nothing_to_speak_of_are_one_size() -> None:
         fit_scaling([("a", 1e12 * (1 + k * 1e-7), 3.0 - k / 10) for k in range(4)])
 
 
+@pytest.mark.parametrize("size", [1e200, 1e-200])
+def test_sizes_whose_compute_no_number_holds_are_refused(size: float) -> None:
+    points = [replace(p, n_params=(p.n_params or 1) * size, tokens=(p.tokens or 1) * size) for p in chinchilla_points()]
+    with pytest.raises(InputError, match="check the units"):
+        fit_scaling(points, form="chinchilla")
+
+
 def test_a_training_log_is_no_table_of_models() -> None:
     with pytest.raises(InputError, match="more than the 5,000 of a fit"):
         fit_scaling([("a", float(k), 3.0) for k in range(1, 5002)])
@@ -373,3 +380,58 @@ def test_the_chinchilla_form_saves_along_its_frontier() -> None:
 def test_amplitudes_are_those_of_the_law_as_it_is_written() -> None:
     curve = Curve(1.8, (0.5,), (0.15,), (1e20,))
     assert 1.8 + curve.amplitudes[0] * 1e21**-0.15 == pytest.approx(float(curve.loss(1e21)))
+
+
+# ------------------------------------------------------------------------------------- what no number holds
+def test_a_baseline_without_a_frontier_is_left_out_and_said() -> None:
+    at = (1e8, 1e10)
+    curves = {
+        "layerrope": Curve(1.8, (0.5, 0.5), (0.35, 0.37), at),
+        "prenorm": Curve(1.8, (0.6, 0.6), (0.35, 0.37), at),
+        "lns": Curve(1.8, (0.5, 0.5), (0.35, -0.01), at),
+    }
+    points = tuple(
+        Point(name, float(curve.loss(n, d)), n_params=n, tokens=d)
+        for name, curve in curves.items()
+        for n in (1e7, 1e9)
+        for d in (1e9, 1e11)
+    )
+    fit = ScalingFit("chinchilla", "given", 1e-3, points, (1.0,) * len(points), curves, (), ())
+    found, refused = savings(fit, resamples=None)
+    assert [s.baseline for s in found] == ["prenorm"]
+    assert refused == [
+        "lns is no baseline here: this law has no compute-optimal frontier: one of its terms does not fall"
+    ]
+    assert savings(fit, baselines=("lns",), resamples=None) == ([], refused)
+
+
+@pytest.mark.parametrize("loss", [20.0, 1.5 + 1e-9, math.inf, math.nan])
+def test_a_compute_that_no_number_holds_is_refused(loss: float) -> None:
+    with pytest.raises(InputError, match=r"at no compute one can name \(10\^-?\d+ FLOPs\)|no curve reaches"):
+        Curve(1.5, (1.2,), (1e-3,), (1e20,)).compute_at(loss)
+
+
+def test_a_ratio_that_no_number_holds_is_refused() -> None:
+    fit = fit_scaling(made(5, schemes=("layerrope",)), e=E)
+    flat = replace(fit, curves={"layerrope": Curve(E, (0.5,), (1e-3,), (1e20,))})
+    with pytest.raises(InputError, match="nearer those trained"):
+        compute_saving(flat, "layerrope", (1e300, E + 0.8), resamples=None)
+    found, refused = savings(flat, against_point=(1e300, E + 0.8), resamples=None)
+    assert not found
+    assert refused[0].startswith("layerrope against 2.61 at 1e+300 FLOPs: ")
+
+
+@given(st.floats(-7, 1), st.floats(-7, 1), st.floats(-6, 3), st.floats(-6, 3))
+def test_a_frontier_of_any_two_falling_terms_touches_the_law(a: float, b: float, h: float, k: float) -> None:
+    law = Curve(1.8, (10**h, 10**k), (10**a, 10**b), (1e8, 1e10))
+    frontier = law.over_compute()
+    compute = frontier.at[0]
+    above = float(frontier.loss(compute)) - law.e
+    assert 0 < above <= float(law.loss(*law.at)) - law.e + 1e-9 * above
+    with np.errstate(all="ignore"):
+        n = 1e8 * np.exp(np.linspace(-80, 80, 401))
+        assert above <= (law.loss(n, compute / 6 / n).min() - law.e) * (1 + 1e-9) + 1e-12
+
+
+def test_amplitudes_of_a_term_that_vanished_are_zero() -> None:
+    assert Curve(1.8, (0.0, 0.5), (0.3, 400.0), (1e8, 1e10)).amplitudes == (0.0, math.inf)

@@ -71,22 +71,35 @@ class Curve:
     @property
     def amplitudes(self) -> tuple[float, ...]:
         """A (and B), as the law is usually written: height times at^exponent."""
-        logs = [math.log(h) + a * math.log(at) for h, a, at in zip(self.heights, self.exponents, self.at, strict=True)]
-        return tuple(math.exp(v) if v < 700 else math.inf for v in logs)
+        terms = zip(self.heights, self.exponents, self.at, strict=True)
+        return tuple(_exp(_log(h) + a * math.log(at)) for h, a, at in terms)
 
     def compute_at(self, loss: float) -> float:
         """FLOPs at which the curve reaches `loss`; for the Chinchilla form along its compute-optimal frontier.
 
         Raises:
-            InputError: it never does: the loss is at or below the floor, or the curve does not fall.
+            InputError: it never does: the loss is at or below the floor, or the curve does not fall. Or it does at a
+                compute that no number holds, as a nearly flat curve does of a loss far from those of its points.
         """
-        curve = self if len(self.at) == 1 else self.frontier()
+        if not math.isfinite(loss):
+            raise InputError(f"no curve reaches a loss of {loss}: give a loss in nats per token")
+        curve = self.over_compute()
         above = loss - curve.e
         if above <= 0 or curve.exponents[0] <= FLAT:
             why = f"its floor is {curve.e:.4g}" if above <= 0 else "it does not fall with compute"
             raise InputError(f"this curve never reaches a loss of {loss:g}: {why}")
-        power = math.log(curve.heights[0] / above) / curve.exponents[0] + math.log(curve.at[0])
-        return math.exp(power) if power < 700 else math.inf
+        power = (_log(curve.heights[0]) - math.log(above)) / curve.exponents[0] + math.log(curve.at[0])
+        compute = _exp(power)
+        if not 0 < compute < math.inf:
+            raise InputError(
+                f"this curve falls so little (exponent {curve.exponents[0]:.2g}) that it reaches a loss of {loss:g} at"
+                f" no compute one can name (10^{power / math.log(10):.0f} FLOPs): give a loss nearer those trained"
+            )
+        return compute
+
+    def over_compute(self) -> Curve:
+        """The curve in compute alone: itself, or its frontier. Raises InputError where it has none."""
+        return self if len(self.at) == 1 else self.frontier()
 
     def frontier(self) -> Curve:
         """The lowest loss of a Chinchilla law at every compute C = 6 N D, which is a power law in C   (ibid., Eq. 4)
@@ -95,11 +108,29 @@ class Curve:
             InputError: a term does not fall.
         """
         (h, k), (a, b), (n, d) = self.heights, self.exponents, self.at
-        if min(a, b) <= 0:
+        if min(a, b, h, k) <= 0:
             raise InputError("this law has no compute-optimal frontier: one of its terms does not fall")
-        # with N = n s and D = d / s the compute is 6 n d; the terms' slopes in log s cancel at the optimum
-        s = (h * a / (k * b)) ** (1 / (a + b))
-        return Curve(self.e, (h * s**-a + k * s**b,), (a * b / (a + b),), (6 * n * d,))
+        height, exponent = optimum(np.array([h]), np.array([k]), np.array([a]), np.array([b]))
+        return Curve(self.e, (float(height[0]),), (float(exponent[0]),), (6 * n * d,))
+
+
+def optimum(h_B: Array, k_B: Array, a_B: Array, b_B: Array) -> tuple[Array, Array]:
+    """Height and exponent of the frontier of h s^-a + k s^b: with N = n s and D = d / s the compute is 6 n d.
+
+    The slopes of the two terms in log s cancel at the optimum. In logs, since s itself has no bound: it is a ratio to
+    the power of 1 / (a + b).
+    """
+    log_B = (np.log(h_B) + np.log(a_B) - np.log(k_B) - np.log(b_B)) / (a_B + b_B)
+    return h_B * np.exp(-a_B * log_B) + k_B * np.exp(b_B * log_B), a_B * b_B / (a_B + b_B)
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf
+
+
+def _exp(power: float) -> float:
+    """e^power, infinite (or 0) where that is beyond the range of numbers."""
+    return math.exp(power) if power < 709 else math.inf
 
 
 @dataclass(frozen=True)
@@ -258,6 +289,8 @@ def check_points(points: Sequence[Point], form: str, floor: str) -> None:
     for p in points:
         if not (math.isfinite(p.loss) and p.loss > 0):
             raise InputError(f"a loss of {p.scheme} is {p.loss}: leave out runs that did not reach the end")
+        if not 0 < 6 * math.prod(variables(p, form)) < math.inf:
+            raise InputError(f"no number holds the compute of a point of {p.scheme}: check the units of its sizes")
     cells = {cell(p, form) for p in points}
     least = 2 * len(FORMS[form]) + (floor == "free")
     for name in schemes_of(points):

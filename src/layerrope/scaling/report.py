@@ -80,7 +80,7 @@ def saving_rows(savings: Sequence[Saving]) -> list[dict[str, str]]:
             "scheme": s.scheme,
             "against": s.baseline,
             "at loss": f"{s.target:.4f}",
-            "compute saved": f"{s.ratio:.2f}x",
+            "compute saved": _times(s.ratio),
             f"{s.level:.0%} interval": _interval(s),
             "its FLOPs": f"{s.compute:.3g}",
             "baseline's FLOPs": f"{s.baseline_compute:.3g}{' (measured)' if s.measured else ''}",
@@ -93,7 +93,11 @@ def saving_rows(savings: Sequence[Saving]) -> list[dict[str, str]]:
 def _interval(s: Saving) -> str:
     if s.low is None or s.high is None:
         return UNREADABLE
-    return " to ".join("unbounded" if math.isinf(v) else f"{v:.2f}x" for v in (s.low, s.high))
+    return " to ".join("unbounded" if math.isinf(v) else _times(v) for v in (s.low, s.high))
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}x" if 0.01 <= ratio < 1e5 or ratio == 0 else f"{ratio:.3g}x"
 
 
 # -------------------------------------------------------------------------------------------------------------- words
@@ -132,15 +136,13 @@ def _against(s: Saving) -> str:
 
 def _said(s: Saving) -> str:
     """One scheme's share of such a sentence; a saving whose interval holds 1 is told from none by nothing."""
-    if s.ratio == 0:
-        return f"{s.scheme} reaches it at no compute on its fitted curve"
     edges = (s.low, s.high)
     bounds = "no interval" if s.low is None else f"{s.level:.0%} interval {_interval(s)}"
     untold = ", not told from none" if None not in edges and (s.low or 0) <= 1 <= (s.high or 0) else ""
     more = ", so it needs more" if s.ratio < 1 and not untold else ""
     where = "" if s.interpolated else ", beyond the sizes trained: an extrapolation"
     lost = f", {s.failed} of {s.resamples} resamples gave no ratio" if s.failed else ""
-    return f"{s.scheme} {s.ratio:.2f}x ({bounds}{lost}){more}{untold}{where}"
+    return f"{s.scheme} {_times(s.ratio)} ({bounds}{lost}){more}{untold}{where}"
 
 
 # -------------------------------------------------------------------------------------------------------------- chart
@@ -184,7 +186,7 @@ def chart(report: FitReport, size: tuple[int, int] | None = None) -> alt.TopLeve
 def _ends(report: FitReport) -> list[float]:
     """Every compute that the chart has to show."""
     trained = [row["compute"] for row in _point_rows(report.fit)]
-    return trained + [v for s in report.savings for v in (s.compute, s.baseline_compute) if 0 < v < math.inf]
+    return trained + [v for s in report.savings for v in (s.compute, s.baseline_compute)]
 
 
 def _point_rows(fit: ScalingFit) -> list[dict[str, Any]]:
@@ -205,7 +207,7 @@ def _curve_rows(fit: ScalingFit) -> list[dict[str, Any]]:
     for name, curve in fit.curves.items():
         mine = [_flops(fit, i) for i, p in enumerate(fit.points) if p.scheme == name]
         try:
-            drawn = curve if fit.form == "power" else curve.frontier()
+            drawn = curve.over_compute()
         except InputError:  # no frontier: the notes say so
             continue
         computes = np.geomspace(min(mine), max(mine), 60).tolist()
@@ -218,7 +220,7 @@ def _arrows(savings: Sequence[Saving], x: alt.X, y: alt.Y) -> list[alt.Chart]:
     import altair as alt
     import polars as pl
 
-    most = {s.baseline: s for s in sorted(savings, key=lambda s: s.ratio) if 0 < s.ratio < math.inf}
+    most = {s.baseline: s for s in sorted(savings, key=lambda s: s.ratio)}
     if not most:
         return []
     rows = [
@@ -227,7 +229,7 @@ def _arrows(savings: Sequence[Saving], x: alt.X, y: alt.Y) -> list[alt.Chart]:
             "to": s.baseline_compute,
             "end": max(s.compute, s.baseline_compute),
             "loss": s.target,
-            "words": f"{s.scheme} {s.ratio:.2f}x",
+            "words": f"{s.scheme} {_times(s.ratio)}",
         }
         for s in most.values()
     ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from layerrope.errors import InputError, one_of
-from layerrope.scaling.law import Cell, Law, Point, ScalingFit, cell, schemes_of, variables
+from layerrope.scaling.law import Cell, Law, Point, ScalingFit, cell, optimum, schemes_of, variables
 from layerrope.scaling.logsum_fit import Array, Flags, minimise
 
 RESAMPLES = 2000
@@ -136,6 +136,7 @@ class Saving:
     baseline: str
     target: float
     ratio: float
+    """above 0 and finite"""
     low: float | None
     """bounds of the interval; infinite where a resampled baseline never reaches the target; None: no interval, as
     where more resamples gave no ratio than an interval of this level leaves outside"""
@@ -204,7 +205,7 @@ def compute_saving(
         low, high, failed = _interval(theirs_B, _log_compute(made, scheme, goal_B), made.converged_B, level)
     count = 0 if made is None else len(made.converged_B)
     return Saving(
-        scheme, baseline, goal, theirs / mine, low, high, level, mine, theirs, measured, inside, count, failed
+        scheme, baseline, goal, _ratio(theirs, mine), low, high, level, mine, theirs, measured, inside, count, failed
     )
 
 
@@ -212,8 +213,8 @@ def _against_point(
     fit: ScalingFit, scheme: str, baseline: tuple[float, float], made: Resamples | None, level: float
 ) -> Saving:
     compute, goal = baseline
-    if not compute > 0:
-        raise InputError(f"the compute of a baseline must be positive: got {compute:g}")
+    if not 0 < compute < math.inf:
+        raise InputError(f"the compute of a baseline must be a positive number: got {compute:g}")
     mine = fit.curves[scheme].compute_at(goal)
     low, high, failed = None, None, 0
     if made is not None:
@@ -221,8 +222,21 @@ def _against_point(
         mine_B = _log_compute(made, scheme, np.full(len(theirs_B), goal))
         low, high, failed = _interval(theirs_B, mine_B, made.converged_B, level)
     count, inside = 0 if made is None else len(made.converged_B), _within(fit, scheme, mine)
-    name = f"{goal:g} at {compute:.3g} FLOPs"
-    return Saving(scheme, name, goal, compute / mine, low, high, level, mine, compute, True, inside, count, failed)
+    name, ratio = _elsewhere(baseline), _ratio(compute, mine)
+    return Saving(scheme, name, goal, ratio, low, high, level, mine, compute, True, inside, count, failed)
+
+
+def _elsewhere(model: tuple[float, float]) -> str:
+    """The name of a model from elsewhere, by its compute and loss."""
+    return f"{model[1]:g} at {model[0]:.3g} FLOPs"
+
+
+def _ratio(theirs: float, mine: float) -> float:
+    """Raises InputError where no number holds it."""
+    ratio = theirs / mine
+    if not 0 < ratio < math.inf:
+        raise InputError(f"{theirs:.3g} over {mine:.3g} FLOPs is a ratio of nothing: give a loss nearer those trained")
+    return ratio
 
 
 def _largest(fit: ScalingFit, scheme: str) -> list[int]:
@@ -252,9 +266,8 @@ def _log_compute(made: Resamples, scheme: str, goal_B: Array) -> Array:
         if len(at) == 1:
             height_B, exponent_B, log_at = height_BK[:, 0], exponent_BK[:, 0], math.log(at[0])
         else:
-            (h, k), (a, b) = height_BK.T, exponent_BK.T
-            s = (h * a / (k * b)) ** (1 / (a + b))
-            height_B, exponent_B = h * s**-a + k * s**b, np.where(np.minimum(a, b) > 0, a * b / (a + b), 0.0)
+            height_B, exponent_B = optimum(*height_BK.T, *exponent_BK.T)
+            exponent_B = np.where(exponent_BK.min(1) > 0, exponent_B, 0.0)
             log_at = math.log(6 * at[0] * at[1])
         log_B = np.log(height_B / (goal_B - e_B)) / exponent_B + log_at
     return np.where((goal_B > e_B) & (exponent_B > 0), log_B, np.inf)
@@ -272,8 +285,8 @@ def _interval(theirs_B: Array, mine_B: Array, good_B: Flags, level: float) -> tu
         return None, None, failed
     with np.errstate(all="ignore"):
         logs = np.sort(theirs_B[known_B] - mine_B[known_B])
-    edges = [(1 - level) / 2, (1 + level) / 2]
-    low, high = (float(np.exp(v)) for v in np.quantile(logs, edges, method="inverted_cdf"))
+        edges = [(1 - level) / 2, (1 + level) / 2]
+        low, high = np.exp(np.quantile(logs, edges, method="inverted_cdf")).tolist()
     return low, high, failed
 
 
@@ -287,14 +300,27 @@ def is_baseline(scheme: str) -> bool:
 
 
 def best_baseline(fit: ScalingFit, baselines: Sequence[str]) -> str:
-    """The baseline with the lowest curve at the largest compute that all of them were trained with."""
+    """The baseline with the lowest curve at the largest compute that all of them were trained with.
+
+    Raises:
+        InputError: a Chinchilla law without a frontier is among them.
+    """
     common = min(_trained(fit, name)[1] for name in baselines)
+    return min(baselines, key=lambda name: float(fit.curves[name].over_compute().loss(common)))
 
-    def loss(name: str) -> float:
-        curve = fit.curves[name]
-        return float((curve if fit.form == "power" else curve.frontier()).loss(common))
 
-    return min(baselines, key=loss)
+def _comparable(fit: ScalingFit, baselines: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The baselines that can be compared with, and a sentence for each of the others."""
+    able: list[str] = []
+    refused: list[str] = []
+    for name in baselines:
+        try:
+            fit.curves[name].over_compute()
+        except InputError as error:
+            refused.append(f"{name} is no baseline here: {error}")
+        else:
+            able.append(name)
+    return able, refused
 
 
 def savings(
@@ -317,7 +343,7 @@ def savings(
         resamples: as in `compute_saving`.
 
     Returns:
-        The savings, and a sentence for each that could not be computed.
+        The savings, and a sentence for each that could not be computed, and for each baseline without a frontier.
 
     Raises:
         InputError: a scheme that the fit does not have.
@@ -326,10 +352,10 @@ def savings(
     for name in (*schemes, *baselines):
         one_of("scheme of the fit", name, names)
     whose = tuple(schemes) or tuple(name for name in names if not is_baseline(name))
-    against = tuple(baselines) or tuple(name for name in names if is_baseline(name) and name not in whose)
+    asked = tuple(baselines) or tuple(name for name in names if is_baseline(name) and name not in whose)
+    against, refused = _comparable(fit, asked)
     made = resample(fit, resamples) if isinstance(resamples, int) else resamples
     found: list[Saving] = []
-    refused: list[str] = []
     rivals: list[str | tuple[float, float]] = []
     if against:
         rivals.extend(dict.fromkeys([best_baseline(fit, against), *([REFERENCE] if REFERENCE in against else [])]))
@@ -339,5 +365,6 @@ def savings(
             try:
                 found.append(compute_saving(fit, scheme, rival, target=goal, resamples=made))
             except InputError as error:
-                refused.append(f"{scheme} against {rival}: {error}")
+                name = _elsewhere(rival) if isinstance(rival, tuple) else rival
+                refused.append(f"{scheme} against {name}: {error}")
     return found, refused
