@@ -92,6 +92,32 @@ def test_a_study_that_is_not_there_is_refused_with_the_reason() -> None:
         Ask(vocab_size=0)
 
 
+@pytest.mark.parametrize(
+    ("name", "ask", "says"),
+    [
+        ("ladder", {"budgets": ("200", "200steps")}, "tiny-8, budget 200 and size tiny-8, budget 200steps. Leave"),
+        ("depth", {"budgets": ("20x", "20.0x")}, "layers 2, budget 20x and layers 2, budget 20.0x"),
+        ("aspect", {"embed_stds": (0.02, 0.02001)}, "both be called layers 1, shape .*, embed std 0.02: set them"),
+        ("context", {"budgets": ("3", "96tokens")}, "budget 3 and context 16, budget 96tokens"),
+        ("loop", {"budgets": ("1", "1step")}, "are the same runs"),
+    ],
+)
+def test_settings_that_are_one_are_refused_before_anything_is_trained(
+    name: str, ask: dict[str, tuple[str, ...]], says: str
+) -> None:
+    with pytest.raises(InputError, match=says):
+        plan_study(name, replace(TINY, **ask))  # type: ignore[arg-type]
+
+
+def test_a_setting_asked_for_twice_is_one() -> None:
+    once = Ask(scale="tiny", sizes=("tiny-8",), budgets=("4",), embed_stds=(0.1,))
+    twice = replace(once, sizes=("tiny-8",) * 2, budgets=("4",) * 2, embed_stds=(0.1,) * 2)
+    assert plan_study("ladder", twice) == plan_study("ladder", once)
+    assert plan_study("ladder", twice).axes == ["size"]
+    two, three = (replace(TINY, sizes=sizes) for sizes in (("2",), ("2", "02", "2")))
+    assert plan_study("depth", three) == plan_study("depth", two)
+
+
 def test_the_sweep_comes_first_and_other_seeds_follow_at_the_best_rate() -> None:
     plan = plan_study("competitors", Ask(scale="tiny", schemes=("prenorm", "lns"), lrs=(0.1, 0.2, 0.4), seeds=(7, 8)))
     first = plan.first()

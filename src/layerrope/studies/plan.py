@@ -204,6 +204,11 @@ def setting_of(labels: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in labels.items() if k not in RUN_AXES}
 
 
+def in_words(setting: Mapping[str, Any]) -> str:
+    """A setting as a reader names it: `size micro-400k, budget 20x`."""
+    return ", ".join(f"{k} {v}" for k, v in setting.items())
+
+
 def model_fields(model: Shape, base: Shape) -> dict[str, Any]:
     """The fields of a TrainConfig that turn `base` into `model`, of the same kind, its window included."""
     changed = {

@@ -13,7 +13,7 @@ from layerrope.comparing.compare import Table, compare, trials_of
 from layerrope.errors import InputError
 from layerrope.files import csv_text
 from layerrope.launching.launch import Outcome
-from layerrope.studies.plan import setting_of
+from layerrope.studies.plan import in_words, setting_of
 from layerrope.studies.recipes import RECIPES
 from layerrope.study import Run, Study, outcomes, read_study
 
@@ -29,7 +29,7 @@ class Group:
     @property
     def name(self) -> str:
         """`size micro-400k, budget 20x`; empty where there is one setting without a name."""
-        return ", ".join(f"{k} {v}" for k, v in self.setting.items())
+        return in_words(self.setting)
 
 
 @dataclass(frozen=True)

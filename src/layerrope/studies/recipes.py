@@ -17,12 +17,12 @@ from layerrope.config import ModelConfig
 from layerrope.errors import InputError, one_of
 from layerrope.looping.looped import LoopedConfig
 from layerrope.studies.loops import LOOP_SIZES, TOKENS, LoopScale, at_equal_flops, loop_base, loop_scale, ways
-from layerrope.studies.plan import Ask, Cell, Plan, model_fields
+from layerrope.studies.plan import Ask, Cell, Plan, in_words, model_fields
 from layerrope.studies.scales import SCALES, SIZES, Scale, base_config, equal_shapes
 from layerrope.study import replaced
 from layerrope.text.tokens import bpe_size
 from layerrope.training.kinds import LoopedTrainConfig
-from layerrope.training.recipe import TrainConfig
+from layerrope.training.recipe import TrainConfig, run_key
 
 SCHEMES = ("prenorm", "prenorm-scaledinit", "lns", "perinorm", "layerrope", "layerrope-peri")
 DEEP_START = "layerrope:beta=0,beta_rot=0,base=10000"
@@ -217,10 +217,26 @@ def plan_study(name: str, ask: Ask) -> Plan:
     """
     if name in ABSENT:
         raise InputError(f"the study {name} cannot be run: {ABSENT[name]}; there are {', '.join(RECIPES)}")
-    made = RECIPES[one_of("study", name, RECIPES)]
+    recipe_of = RECIPES[one_of("study", name, RECIPES)]
     if ask.seeded_sizes is not None and name not in SIZED:
         raise InputError(f"--seeded-sizes is for studies over sizes ({', '.join(SIZED)}); {name} takes --seeds alone")
-    return made(ask, SCALES[one_of("scale", ask.scale, SCALES)])
+    made = recipe_of(ask, SCALES[one_of("scale", ask.scale, SCALES)])
+    _refuse_twins(made)
+    return made
+
+
+def _refuse_twins(plan: Plan) -> None:
+    """Raise InputError, naming the settings, where two cells would train the same runs or have the same name."""
+    names: dict[tuple[tuple[str, Any], ...], Cell] = {}
+    keys: dict[str, Cell] = {}
+    for cell in plan.cells:
+        key = run_key(replaced(plan.base, {"model.scheme": cell.scheme, **cell.fields}))
+        if cell.name in names:
+            raise InputError(f"two settings would both be called {in_words(cell.setting)}: set them further apart")
+        if key in keys:
+            two = f"{in_words(keys[key].setting)} and {in_words(cell.setting)}"
+            raise InputError(f"two settings are the same runs: {two}. Leave one of them out")
+        names[cell.name] = keys[key] = cell
 
 
 # ------------------------------------------------------------------------------------------------------------ assembly
@@ -262,10 +278,10 @@ def _last_seeded(ask: Ask, base: TrainConfig, settings: list[Setting]) -> float:
 
 
 def _with_axes(ask: Ask, scale: Scale, settings: list[Setting]) -> list[Setting]:
-    """Every setting at every budget and start of the stream; these are labels where there are several."""
-    budgets, stds = ask.budgets or (scale.budget,), ask.embed_stds
+    """Every setting once at every budget and start of the stream; these are labels where there are several."""
+    budgets, stds = tuple(dict.fromkeys(ask.budgets or (scale.budget,))), tuple(dict.fromkeys(ask.embed_stds))
     made: list[Setting] = []
-    for setting in settings:
+    for setting in (each for i, each in enumerate(settings) if each not in settings[:i]):
         for budget in budgets:
             for std in stds or (None,):
                 labels, fields = dict(setting.labels), {**setting.fields, "budget": budget}
