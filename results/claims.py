@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -207,18 +208,13 @@ def ended_in(record: str) -> Runs | None:
         return [row for row in csv.DictReader(lines) if row["status"] != "interrupted"]
 
 
-def runs_of(record: str) -> Runs | None:
-    """The runs of a record that reached their end; None: there is no such record."""
-    ended = ended_in(record)
-    return None if ended is None else [row for row in ended if row["status"] == "done"]
-
-
 def by_rate(runs: Runs, scheme: str) -> dict[float, dict[int, float | None]]:
-    """Rate -> seed -> loss."""
+    """Rate -> seed -> loss; None where the run was lost."""
     found: dict[float, dict[int, float | None]] = {}
     for row in runs:
         if row["scheme"] == scheme:
-            found.setdefault(float(row["lr"]), {})[int(row["seed"])] = float(row["val_loss"])
+            loss = float(row["val_loss"]) if row["status"] == "done" else None
+            found.setdefault(float(row["lr"]), {})[int(row["seed"])] = loss
     return found
 
 
@@ -228,7 +224,7 @@ def best_lr(rates: dict[float, dict[int, float | None]]) -> float | None:
 
 
 def best(runs: Runs, scheme: str) -> dict[str, float]:
-    """Loss by seed at the rate that is best on average over the seeds tried at every rate; empty where untrained."""
+    """Loss by seed at the rate that a comparison would choose, without its lost seeds; empty where none ended."""
     rates = by_rate(runs, scheme)
     lr = best_lr(rates)
     return {} if lr is None else {str(seed): loss for seed, loss in rates[lr].items() if loss is not None}
@@ -251,6 +247,14 @@ def lead(runs: Runs, scheme: str, over: str) -> Interval | None:
     return t_interval(shared) if shared else None
 
 
+def unanswered(runs: Runs, *names: str) -> Answer:
+    """Why there is nothing to judge: not every one of the schemes was run, or all runs of one were lost."""
+    if not {row["scheme"] for row in runs}.issuperset(names):
+        return NOT_RUN, ""
+    gone = [name for name in names if not best(runs, name)]
+    return UNTOLD, f"no run of {', '.join(gone)} reached its end" if gone else "no seed reached its end under all"
+
+
 def shown(found: Interval) -> str:
     if found.low is None or found.high is None:
         return f"{found.mean:+.4f} nats on one seed"
@@ -267,13 +271,13 @@ def compared(record: str, scheme: str, over: str, axis: str = "budget", positive
     """Whether `scheme` beats `over` (or, not `positive`, differs from it at all) in every setting of a record."""
 
     def answer() -> Answer:
-        runs = runs_of(record)
+        runs = ended_in(record)
         if runs is None:
             return NOT_RUN, ""
         found = {value: lead(rows, scheme, over) for value, rows in settings(runs, axis).items()}
         leads = {value: each for value, each in found.items() if each is not None}
         if not leads:
-            return NOT_RUN, ""
+            return unanswered(runs, scheme, over)
         open_ = {value: at_edge(rows, scheme, over) for value, rows in settings(runs, axis).items() if value in leads}
         words = "; ".join(
             f"{axis + ' ' + value + ': ' if value else ''}{shown(each)}{edges(open_[value])}"
@@ -309,7 +313,7 @@ def share_of_magnitude(base: str, whole: str, part: str) -> Callable[[], Answer]
     """How much of the lead of `whole` over `base` is there with `part` alone."""
 
     def answer() -> Answer:
-        runs = runs_of("ablation")
+        runs = ended_in("ablation")
         if runs is None:
             return NOT_RUN, ""
         words, most, open_ = [], [], []
@@ -323,7 +327,7 @@ def share_of_magnitude(base: str, whole: str, part: str) -> Callable[[], Answer]
             open_ += (here := at_edge(rows, base, whole, part))
             words.append(f"{at(value)}lead {shown(full)}{share or ', so there is no gain to divide'}{edges(here)}")
         if not words:
-            return NOT_RUN, ""
+            return unanswered(runs, base, whole, part)
         return (UNTOLD if open_ or not most else SAME if all(most) else CONTRADICTS), "; ".join(words)
 
     return answer
@@ -422,12 +426,11 @@ def stable_at_depth(scheme: str, expected: bool) -> Callable[[], Answer]:
             return NOT_RUN, ""
         from layerrope.studies.stability import verdict
 
-        losses = {}
-        for value, rows in settings([row for row in runs if row["scheme"] == scheme], "layers").items():
-            found = best([row for row in rows if row["status"] == "done"], scheme)
-            losses[int(value)] = found[min(found)] if found else None  # every run of this depth was lost
+        mine = settings([row for row in runs if row["scheme"] == scheme], "layers")
+        found = {int(depth): list(best(rows, scheme).values()) for depth, rows in mine.items()}
+        losses = {depth: fmean(each) if each else None for depth, each in found.items()}  # None: every run was lost
         if not any(losses.values()):
-            return NOT_RUN, ""
+            return unanswered(runs, scheme)
         if max(losses) < DEEPEST:
             return UNTOLD, f"trained to {max(losses)} of {DEEPEST} layers so far"
         said = verdict(scheme, losses, {})
@@ -439,22 +442,22 @@ def stable_at_depth(scheme: str, expected: bool) -> Callable[[], Answer]:
 
 def better_start() -> Answer:
     """Slopes 0 and the write offset -ln(2L)/2 against the paper's start and against scaled-init weights."""
-    runs = runs_of("ablation")
+    runs = ended_in("ablation")
     if runs is None:
         return NOT_RUN, ""
-    ours = "layerrope:beta=0,alpha=0/damped"
+    ours, others = "layerrope:beta=0,alpha=0/damped", ("layerrope", "prenorm-scaledinit")
     words: list[str] = []
     ahead: list[Interval] = []
     open_: list[str] = []
     for value, rows in settings(runs, "budget").items():
-        for over in ("layerrope", "prenorm-scaledinit"):
+        for over in others:
             found = lead(rows, ours, over)
             if found is not None:
                 open_ += (here := at_edge(rows, ours, over))
                 words.append(f"{at(value)}over {over} {shown(found)}{edges(here)}")
                 ahead.append(found)
     if not words:
-        return NOT_RUN, ""
+        return unanswered(runs, ours, *others)
     return UNTOLD if open_ else judged(dict(enumerate(ahead)), True), "; ".join(words)
 
 

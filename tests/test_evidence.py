@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
 from collections import Counter
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from layerrope.commands.eval import TASK_SETS
 
 ROOT = Path(__file__).parents[1]
 
@@ -140,10 +143,58 @@ def write_rows(record: Path, name: str, lines: list[str]) -> None:
 def test_the_best_rate_is_judged_by_every_seed_that_all_rates_share(record: Path) -> None:
     claims = sys.modules["claims"]
     rows = [("0.01", "0", 5.2), ("0.01", "1", 5.2), ("0.02", "0", 5.0), ("0.02", "1", 6.6)]
-    runs = [{"scheme": "lns", "lr": lr, "seed": seed, "val_loss": str(loss)} for lr, seed, loss in rows]
+    runs = [
+        {"scheme": "lns", "lr": lr, "seed": seed, "status": "done", "val_loss": str(loss)} for lr, seed, loss in rows
+    ]
     assert claims.best(runs, "lns") == {"0": 5.2, "1": 5.2}
     assert claims.best(runs[:1] + runs[2:], "lns") == {"0": 5.0, "1": 6.6}  # seed 1 was not tried at 0.01
     assert claims.best(runs, "prenorm") == {}
+
+
+def test_a_rate_that_lost_a_seed_is_not_the_best_one(record: Path) -> None:
+    """The comparison's rule: fewest lost seeds first, then the lowest mean."""
+    claims = sys.modules["claims"]
+    lines = ["scheme,budget,lr,seed,status,val_loss", "layerrope,100,0.02,1,diverged,"]
+    for lr, loss in ((0.005, 4.5), (0.01, 4.0), (0.02, 3.0), (0.04, 5.0)):
+        lines += [f"prenorm,100,{lr},{seed},done,{4.2 + seed / 100 + (lr != 0.01)}" for seed in (0, 1)]
+        lines += [f"layerrope,100,{lr},{s},done,{loss + s / 100}" for s in (0, 1) if (lr, s) != (0.02, 1)]
+    write_rows(record, "ablation", lines)
+    found = ("same direction at our scale", "budget 100: +0.2000 [+0.2000, +0.2000] nats over 2 seeds")
+    assert claims.compared("ablation", "layerrope", "prenorm")() == found
+    assert "lead +0.2000" in claims.share_of_magnitude("prenorm", "layerrope", "layerrope")()[1]
+
+
+def test_a_scheme_that_lost_every_run_was_run(record: Path) -> None:
+    claims = sys.modules["claims"]
+    rows = ["scheme,budget,layers,lr,seed,status,val_loss", "prenorm,100,512,0.01,0,done,4.0"]
+    ours = "layerrope:beta=0,alpha=0/damped"
+    rows += [f'"{name}",100,512,0.01,0,diverged,' for name in ("layerrope", "prenorm-scaledinit", ours)]
+    for name in ("ablation", "depth"):
+        write_rows(record, name, rows)
+    untold = "the budget cannot tell"
+    assert claims.compared("ablation", "layerrope", "prenorm")() == (untold, "no run of layerrope reached its end")
+    assert claims.compared("ablation", "layerrope", "lns")() == ("not yet run", "")
+    assert claims.share_of_magnitude("prenorm", "layerrope", "layerrope")()[0] == untold
+    assert claims.better_start()[0] == untold
+    assert claims.stable_at_depth("layerrope", True)() == (untold, "no run of layerrope reached its end")
+    assert claims.stable_at_depth("lns", True)() == ("not yet run", "")
+
+
+def test_depth_is_judged_by_the_mean_of_all_seeds(record: Path) -> None:
+    """As the study's own verdict is; seed 10 comes before seed 2 as text."""
+    losses = {(8, 10): 4.0, (8, 2): 4.0, (512, 10): 3.9, (512, 2): 4.4}
+    lines = [f"prenorm,{layers},0.01,{seed},done,{loss}" for (layers, seed), loss in losses.items()]
+    write_rows(record, "depth", ["scheme,layers,lr,seed,status,val_loss", *lines])
+    verdict, words = sys.modules["claims"].stable_at_depth("prenorm", False)()
+    assert verdict == "same direction at our scale"
+    assert "loss 4.1500 at 512" in words
+
+
+def test_every_set_of_tasks_that_a_command_names_is_known(made: dict[str, Any]) -> None:
+    commands = [claim.command for part in made["CLAIMS"].values() for claim in part]
+    named = re.findall(r"--tasks ([^\s-]\S*)", " ".join(commands))
+    assert named
+    assert set(named) <= set(TASK_SETS)
 
 
 def test_rates_that_were_lost_are_in_the_sensitivity_and_at_no_edge(record: Path) -> None:
