@@ -30,7 +30,7 @@ from torch import Tensor
 from layerrope import LM, ModelConfig, account, schemes, tiers
 from layerrope.bench.paired import paired
 from layerrope.data import DataConfig
-from layerrope.errors import InputError, reason
+from layerrope.errors import InputError, one_line, reason
 from layerrope.files import write_json
 from layerrope.ranks.ranks import Ranks
 from layerrope.roofline import DEVICES
@@ -271,7 +271,7 @@ def compile_layers_beside(model: LM, trial: Callable[[], object], backend: str) 
         return None
     except Exception as error:  # as in `compile_layers`: the compiler's layers have exceptions of their own
         compile_layers(model, lambda: None, backend="eager")
-        return reason(error)
+        return one_line(error)
 
 
 def _held(device: torch.device) -> int:

@@ -34,3 +34,9 @@ def one_of(kind: str, name: str, choices: Iterable[str]) -> str:
 def reason(error: BaseException) -> str:
     """The first line of what another library's exception says, or its kind where it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's kind, and the first line of what it says where it says anything."""
+    kind = type(error).__name__
+    return f"{kind}: {reason(error)}" if str(error).strip() else kind

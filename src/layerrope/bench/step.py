@@ -17,7 +17,7 @@ from layerrope.accounting import Account, account
 from layerrope.bench.paired import Timing, paired
 from layerrope.bench.peers import LLAMA, PEERS, installed
 from layerrope.config import ModelConfig
-from layerrope.errors import InputError
+from layerrope.errors import InputError, one_line
 from layerrope.model import LM
 from layerrope.training.layerwise import compile_layers
 from layerrope.training.optim import Optimizers
@@ -71,7 +71,7 @@ def bench(
     Args:
         config: the shape; its scheme is replaced by each of `schemes`.
         schemes: the first is what the others' ratios refer to.
-        peers: models of other packages (`bench_peers.PEERS`) at the same shape, where they can be imported.
+        peers: models of other packages (`layerrope.bench.peers.PEERS`) at the same shape, where they can be imported.
         batch_size: sequences per step.
         rounds: counted repetitions of each contender.
 
@@ -152,7 +152,7 @@ def _first(step: Callable[[], object]) -> str | None:
     try:
         step()
     except Exception as error:  # the compiler's layers raise exceptions of their own
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+        return one_line(error)[:200]
     return None
 
 

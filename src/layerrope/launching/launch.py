@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from layerrope.errors import InputError
+from layerrope.errors import InputError, one_line
 from layerrope.train import train
 from layerrope.training import checkpoint
 from layerrope.training.recipe import TrainConfig
@@ -89,12 +89,6 @@ def _attempts(job: Job, listen: Listener, device: str, threads: int | None) -> O
         except Exception as error:  # whatever it was, the other runs go on, and the record says it
             outcome = Outcome("failed", error=one_line(error), attempts=attempt)
     return outcome
-
-
-def one_line(error: BaseException) -> str:
-    """An exception as one line."""
-    words = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {words[0]}" if words else type(error).__name__
 
 
 # ---------------------------------------------------------------------------------------------------- how to share

@@ -18,9 +18,8 @@ import traceback
 from pathlib import Path
 from typing import TextIO
 
-from layerrope.errors import InputError
+from layerrope.errors import InputError, one_line
 from layerrope.files import dumps
-from layerrope.launching.launch import one_line
 from layerrope.train import train
 from layerrope.training.kinds import read_config
 from layerrope.training.session import Report

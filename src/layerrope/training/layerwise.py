@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from layerrope.errors import reason
+from layerrope.errors import one_line
 from layerrope.training.kinds import Model
 
 
@@ -48,7 +48,7 @@ def compile_layers(model: Model, trial: Callable[[], object], backend: str = "in
         for layer in model.layers:
             layer._compiled_call_impl = None
         torch._dynamo.reset()
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+        return one_line(error)
 
 
 def compiler_problem(device: torch.device, backend: str = "inductor") -> str | None:
@@ -57,7 +57,7 @@ def compiler_problem(device: torch.device, backend: str = "inductor") -> str | N
         torch.compile(torch.neg, backend=backend)(torch.ones(8, device=device))
         return None
     except Exception as error:  # as in `compile_layers`
-        return f"{type(error).__name__}: {reason(error)}"
+        return one_line(error)
 
 
 def compiled(layer: nn.Module) -> bool:

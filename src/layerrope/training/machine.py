@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from layerrope.errors import InputError
+from layerrope.errors import InputError, reason
 
 LOW_PRECISIONS = {"bf16": torch.bfloat16, "paper": torch.bfloat16}
 
@@ -36,7 +36,7 @@ def check_machine(device: str | torch.device, precision: str = "fp32") -> torch.
     try:
         torch.empty(1, device=chosen)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"device {device} cannot be used ({str(error).splitlines()[0]}): use --device cpu") from error
+        raise InputError(f"device {device} cannot be used ({reason(error)}): use --device cpu") from error
     if precision in LOW_PRECISIONS and not _computes(chosen, LOW_PRECISIONS[precision]):
         raise InputError(f"precision {precision} needs bf16, which device {device} does not have: use --precision fp32")
     return chosen
