@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from layerrope.comparing.intervals import Interval
 from layerrope.comparing.record import Purpose, bullets, markdown, opening, portable
 from layerrope.comparing.report import made_with, version_lines
-from layerrope.vision.report import percents
+from layerrope.vision.compare import VisionRun
+from layerrope.vision.report import CAPTION, findings, ranked, shown_rows, table_of
 
 HERE = Path(__file__).parent
 PURPOSE = Purpose(
@@ -33,35 +34,14 @@ PURPOSE = Purpose(
         " patches of 2 in 120 steps, on the same held-out images."
     ),
 )
-CAPTION = "Held-out accuracy of each scheme at its best learning rate: a dot a seed, a tick for their mean."
 
 
-def percent(interval: dict[str, Any] | None) -> str:
-    """A difference of accuracies with its interval."""
-    if interval is None:
-        return "reference"
-    return percents(Interval(**interval))
-
-
-def row(found: dict[str, Any], first: str) -> dict[str, str]:
-    """One scheme in words."""
-    return {
-        "scheme": found["scheme"],
-        "parameters": f"{found['parameters']:,}",
-        "best lr": f"{found['lr']:g}{' (edge)' if found['at_edge'] else ''}",
-        "loss": f"{found['val_loss']['mean']:.4f}",
-        "accuracy": f"{found['accuracy']['mean']:.2%}",
-        f"vs {first}, 95%": percent(found["gain"]),
-        "diverged": str(found["diverged"]),
-    }
-
-
-def rates(runs: list[dict[str, Any]]) -> list[dict[str, str]]:
+def rates(runs: Sequence[VisionRun]) -> list[dict[str, str]]:
     """Mean accuracy by scheme and rate."""
     rows: dict[str, dict[float, list[float]]] = {}
     for run in runs:
-        if run["accuracy"] is not None:
-            rows.setdefault(run["scheme"], {}).setdefault(run["lr"], []).append(run["accuracy"])
+        if run.accuracy is not None:
+            rows.setdefault(run.scheme, {}).setdefault(run.lr, []).append(run.accuracy)
     return [
         {"scheme": scheme, **{f"{lr:g}": f"{sum(found) / len(found):.2%}" for lr, found in by_rate.items()}}
         for scheme, by_rate in rows.items()
@@ -97,19 +77,18 @@ def machine(found: dict[str, Any], folder: Path) -> list[str]:
 
 def readme(found: dict[str, Any], folder: Path) -> str:
     """The record's page; every number in it is from the runs."""
-    first = found["rows"][0]["scheme"]
-    ranked = sorted(found["rows"], key=lambda r: -r["accuracy"]["mean"])
-    said = found["findings"]
+    table = table_of(found)
+    said = findings(table)
     parts = [
-        *opening(PURPOSE, f"{said[0]} {said[1]}"),
+        *opening(PURPOSE, " ".join(said[:2])),
         "## Command",
         f"```\n{portable(found['command'])}\n```",
         "The same command continues what was cut. Every run is in `runs.csv`.",
         "## At the best rates",
-        markdown([row(r, first) for r in ranked]),
+        markdown(shown_rows(ranked(table), table.rows[0].scheme)),
         "## By learning rate",
         "Mean accuracy over the seeds.",
-        markdown(rates(found["runs"])),
+        markdown(rates(table.runs)),
         "## What it tells",
         bullets(said[1:]),
         "## Picture",

@@ -97,12 +97,14 @@ class Command:
             while bars:
                 bars.pop().__exit__(None, None, None)
         document = write_vision(found, base, typed(self, "vision", ("json",)), self.out)
+        ended = any(row.accuracy is not None for row in found.rows)
         if self.json:
             emit_json(document)
-            return 0
-        _show(found, f"{self.data}: {base.model.n_layer} layers, width {base.model.d_model}, {self.steps} steps")
-        out.print(f"\nevery run: {self.out}/runs.csv, picture: {self.out}/accuracy.png", markup=False, soft_wrap=True)
-        return 0
+        else:
+            _show(found, f"{self.data}: {base.model.n_layer} layers, width {base.model.d_model}, {self.steps} steps")
+            picture = f", picture: {self.out}/accuracy.png" if ended else ""
+            out.print(f"\nevery run: {self.out}/runs.csv{picture}", markup=False, soft_wrap=True)
+        return 0 if ended else 1
 
     def base(self) -> VisionTrainConfig:
         """The run that all others are made from."""
@@ -138,15 +140,15 @@ def _show(found: VisionTable, title: str) -> None:
     from rich.table import Table
 
     from layerrope import terminal
-    from layerrope.vision.report import CELLS, findings
+    from layerrope.vision.report import findings, shown_rows
 
     out = terminal.out if terminal.out.is_terminal else Console(highlight=False, width=WIDTH, soft_wrap=True)
 
-    table = Table(title=escape(title))
-    for name in CELLS:
-        table.add_column(name, justify="left" if name == "scheme" else "right", overflow="fold")
-    for row in found.rows:
-        table.add_row(*(escape(cell(row)) for cell in CELLS.values()))
+    table, rows = Table(title=escape(title)), shown_rows(found.rows, found.rows[0].scheme)
+    for name in rows[0]:
+        table.add_column(escape(name), justify="left" if name == "scheme" else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row.values()))
     out.print(table)
     for line in findings(found):
         out.print(f"- {escape(line)}")

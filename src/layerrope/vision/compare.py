@@ -7,11 +7,12 @@ first scheme are taken seed by seed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from layerrope.comparing.compare import best_of
 from layerrope.comparing.intervals import Interval, t_interval
 from layerrope.errors import InputError
 from layerrope.scheme_table import scheme
@@ -26,20 +27,21 @@ from layerrope.vision.vit import ViT
 
 @dataclass(frozen=True)
 class VisionRow:
-    """One scheme at its best learning rate, over seeds."""
+    """One scheme at its best learning rate, over the seeds that ended there."""
 
     scheme: str
     parameters: int
-    lr: float
-    """of those tried, the one with the smallest mean held-out loss"""
+    lr: float | None
+    """of those tried, the one that lost fewest seeds and then has the smallest mean held-out loss; None: every run of
+    the scheme diverged"""
     at_edge: bool
     """is it the smallest or largest tried, where more than one was?"""
-    val_loss: Interval
+    val_loss: Interval | None
     """nats per held-out image"""
-    accuracy: Interval
+    accuracy: Interval | None
     """share of held-out images named right"""
     gain: Interval | None
-    """accuracy beyond the first scheme's, seed by seed; None for the first"""
+    """accuracy beyond the first scheme's, seed by seed; None for the first, and where no seed ended in both"""
     diverged: int
     """runs of this scheme, at any rate, whose loss was not finite"""
 
@@ -70,13 +72,6 @@ class VisionTable:
     """what the images were: name, hash, counts"""
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    val_loss: float
-    accuracy: float
-    parameters: int
-
-
 def compare_vision(
     base: VisionTrainConfig,
     schemes: Sequence[str],
@@ -104,15 +99,13 @@ def compare_vision(
         scheme(name)
         ViT(replace(base.model, scheme=name))
     data = load_images(base.data)
-    runs = {
-        (name, lr, seed): _run(_config(base, name, lr, seed), folder, data, device, threads, watch)
+    runs = [
+        _run(_config(base, name, lr, seed), folder, data, device, threads, watch)
         for name in schemes
         for seed in seeds
         for lr in lrs
-    }
-    found = {which: _outcome(run) for which, run in runs.items()}
-    rows = [_row(name, schemes[0], lrs, seeds, found) for name in schemes]
-    return VisionTable(rows, list(runs.values()), data.summary())
+    ]
+    return VisionTable(rows_of(runs), runs, data.summary())
 
 
 def _config(base: VisionTrainConfig, name: str, lr: float, seed: int) -> VisionTrainConfig:
@@ -151,44 +144,43 @@ def _last_accuracy(metrics: Path) -> float:
     return found[-1]
 
 
-def _outcome(run: VisionRun) -> _Outcome | None:
-    """What a run that did not diverge reached."""
-    if run.val_loss is None or run.accuracy is None:
-        return None
-    return _Outcome(run.val_loss, run.accuracy, run.parameters)
+def rows_of(runs: Sequence[VisionRun]) -> list[VisionRow]:
+    """A row for each scheme, in the order of the runs; the first one's is what gains are over."""
+    by_scheme: dict[str, list[VisionRun]] = {}
+    for run in runs:
+        by_scheme.setdefault(run.scheme, []).append(run)
+    first = next(iter(by_scheme), None)
+    base = {} if first is None else _accuracies(by_scheme[first])
+    return [_row(name, mine, None if name == first else base) for name, mine in by_scheme.items()]
 
 
-Found = dict[tuple[str, float, int], _Outcome | None]
-
-
-def _row(name: str, first: str, lrs: Sequence[float], seeds: Sequence[int], found: Found) -> VisionRow:
-    lr = best_lr(name, lrs, seeds, found)
-    mine, theirs = _at(name, lr, seeds, found), _at(first, best_lr(first, lrs, seeds, found), seeds, found)
+def _row(name: str, mine: Sequence[VisionRun], base: Mapping[int, float] | None) -> VisionRow:
+    """One scheme's row; `base` is the accuracy of the first scheme by seed, None for that one itself."""
+    lr, tried = _best_lr(mine), {run.lr for run in mine}
+    losses = [run.val_loss for run in mine if run.lr == lr and run.val_loss is not None]
+    accuracies = _accuracies(mine)
+    gains = [accuracies[seed] - base[seed] for seed in accuracies if seed in base] if base is not None else []
     return VisionRow(
         scheme=name,
         parameters=mine[0].parameters,
         lr=lr,
-        at_edge=len(lrs) > 1 and lr in (min(lrs), max(lrs)),
-        val_loss=t_interval([o.val_loss for o in mine]),
-        accuracy=t_interval([o.accuracy for o in mine]),
-        gain=None
-        if name == first
-        else t_interval([a.accuracy - b.accuracy for a, b in zip(mine, theirs, strict=True)]),
-        diverged=sum(found[name, rate, seed] is None for rate in lrs for seed in seeds),
+        at_edge=len(tried) > 1 and lr in (min(tried), max(tried)),
+        val_loss=_interval(losses),
+        accuracy=_interval(list(accuracies.values())),
+        gain=_interval(gains),
+        diverged=sum(run.val_loss is None for run in mine),
     )
 
 
-def best_lr(name: str, lrs: Sequence[float], seeds: Sequence[int], found: Found) -> float:
-    """The rate with the smallest mean loss over seeds, of those where no seed diverged.
-
-    Raises:
-        InputError: there is none.
-    """
-    whole = [lr for lr in lrs if all(found[name, lr, seed] is not None for seed in seeds)]
-    if not whole:
-        raise InputError(f"{name} diverged at every learning rate: try smaller ones than {min(lrs):g}")
-    return min(whole, key=lambda lr: sum(o.val_loss for o in _at(name, lr, seeds, found)))
+def _best_lr(mine: Sequence[VisionRun]) -> float | None:
+    return best_of((run.lr, run.seed, run.val_loss) for run in mine)
 
 
-def _at(name: str, lr: float, seeds: Sequence[int], found: Found) -> list[_Outcome]:
-    return [outcome for seed in seeds if (outcome := found[name, lr, seed]) is not None]
+def _accuracies(mine: Sequence[VisionRun]) -> dict[int, float]:
+    """By seed, at the scheme's best rate."""
+    lr = _best_lr(mine)
+    return {run.seed: run.accuracy for run in mine if run.lr == lr and run.accuracy is not None}
+
+
+def _interval(values: Sequence[float]) -> Interval | None:
+    return t_interval(values) if values else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,16 @@ from layerrope.charts import save_png, scheme_colours
 from layerrope.comparing.charts import Figure
 from layerrope.comparing.intervals import Interval, by_luck
 from layerrope.files import csv_text, write_atomic, write_json
+from layerrope.page import MISSING
 from layerrope.training.kinds import VisionTrainConfig
 from layerrope.training.recipe import to_json
-from layerrope.vision.compare import VisionRow, VisionRun, VisionTable
+from layerrope.vision.compare import VisionRow, VisionRun, VisionTable, rows_of
 
 SCHEMA = "layerrope.vision/1"
 
 
 def write_vision(table: VisionTable, base: VisionTrainConfig, command: str, folder: Path) -> dict[str, Any]:
-    """Write vision.json, runs.csv and accuracy.png into `folder`; the document.
+    """Write vision.json, runs.csv and, where a run ended, accuracy.png into `folder`; the document.
 
     Raises:
         InputError: the folder cannot be written.
@@ -35,8 +37,16 @@ def write_vision(table: VisionTable, base: VisionTrainConfig, command: str, fold
     }
     write_json(folder / "vision.json", document)
     write_atomic(folder / "runs.csv", runs_csv(table))
-    save_png(accuracies(table).chart, folder / "accuracy.png")
+    figure = accuracies(table)
+    if figure is not None:
+        save_png(figure.chart, folder / "accuracy.png")
     return document
+
+
+def table_of(document: Mapping[str, Any]) -> VisionTable:
+    """The comparison that `write_vision` wrote as a document."""
+    runs = [VisionRun(**run) for run in document["runs"]]
+    return VisionTable(rows_of(runs), runs, document["data"])
 
 
 def runs_csv(table: VisionTable) -> str:
@@ -45,44 +55,55 @@ def runs_csv(table: VisionTable) -> str:
 
 
 # --------------------------------------------------------------------------------------------------------- in words
-CELLS: dict[str, Callable[[VisionRow], str]] = {
-    "scheme": lambda row: row.scheme,
-    "parameters": lambda row: f"{row.parameters:,}",
-    "lr": lambda row: f"{row.lr:g}{' (edge)' if row.at_edge else ''}",
-    "loss": lambda row: f"{row.val_loss.mean:.4f}",
-    "accuracy": lambda row: f"{row.accuracy.mean:.2%}",
-    "to the first, 95%": lambda row: "" if row.gain is None else percents(row.gain),
-    "diverged": lambda row: str(row.diverged),
-}
-"""The columns of the table, for a terminal and for a page."""
+def shown_rows(rows: Sequence[VisionRow], first: str) -> list[dict[str, str]]:
+    """The table in words and rounded numbers, the same on a terminal and in a record; `first` is what gains are to."""
+    return [
+        {
+            "scheme": row.scheme,
+            "parameters": f"{row.parameters:,}",
+            "best lr": MISSING if row.lr is None else f"{row.lr:g}{' (edge)' if row.at_edge else ''}",
+            "loss": MISSING if row.val_loss is None else f"{row.val_loss.mean:.4f}",
+            "accuracy": MISSING if row.accuracy is None else f"{row.accuracy.mean:.2%}",
+            f"vs {first}, 95%": "reference" if row.scheme == first else percents(row.gain),
+            "diverged": str(row.diverged),
+        }
+        for row in rows
+    ]
 
 
-VERDICTS = ("Better than", "Worse than", "Not told apart from", "One seed, so not tested against")
-"""What a difference to the first scheme is called, in the order in which findings name them."""
-
-
-def percents(gain: Interval) -> str:
+def percents(gain: Interval | None) -> str:
     """A difference of accuracies with its interval."""
+    if gain is None:
+        return MISSING
     if gain.low is None or gain.high is None:
         return f"{gain.mean:+.2%}"
     return f"{gain.mean:+.2%} ({gain.low:+.2%} to {gain.high:+.2%})"
 
 
 def ranked(table: VisionTable) -> list[VisionRow]:
-    """The rows, best accuracy first."""
-    return sorted(table.rows, key=lambda row: -row.accuracy.mean)
+    """The rows, best accuracy first, and those of which every run diverged last."""
+    return sorted(table.rows, key=lambda row: math.inf if row.accuracy is None else -row.accuracy.mean)
+
+
+VERDICTS = ("Better than", "Worse than", "Not told apart from", "One seed, so not tested against")
+"""What a difference to the first scheme is called, in the order in which findings name them."""
 
 
 def findings(table: VisionTable) -> list[str]:
     """What the runs say, best accuracy first; differences count where their 95% interval leaves out zero."""
     rows, first = ranked(table), table.rows[0].scheme
-    best = rows[0]
-    said = [f"Best accuracy: {best.scheme}, {best.accuracy.mean:.2%} at learning rate {best.lr:g}."]
+    ended = [(row, row.accuracy) for row in rows if row.accuracy is not None]
+    best = [f"Best accuracy: {row.scheme}, {found.mean:.2%} at learning rate {row.lr:g}." for row, found in ended[:1]]
+    said = best or ["No run was trained to its end, so nothing is compared."]
     groups: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS}
     for row in rows:
         if row.gain is not None:
             groups[_verdict(row.gain)].append(f"{row.scheme} {percents(row.gain)}")
     said += [f"{verdict} {first}: {', '.join(each)}." for verdict, each in groups.items() if each]
+    apart = [row.scheme for row, _ in ended if row.gain is None and row.scheme != first]
+    if apart:
+        said.append(f"No difference to {first}, since no seed ended in both: {', '.join(apart)}.")
+    said += _lost(table)
     edges = [row.scheme for row in rows if row.at_edge]
     if edges:
         said.append(f"Best at the edge of the rates tried, so not bracketed: {', '.join(edges)}.")
@@ -90,6 +111,14 @@ def findings(table: VisionTable) -> list[str]:
     if tests > 1:
         said.append(by_luck(tests))
     return said
+
+
+def _lost(table: VisionTable) -> list[str]:
+    """Which runs diverged, and which schemes with them."""
+    lost = [f"{run.scheme} at {run.lr:g} (seed {run.seed})" for run in table.runs if run.val_loss is None]
+    gone = [row.scheme for row in table.rows if row.accuracy is None]
+    said = [f"Diverged: {'; '.join(lost)}."] if lost else []
+    return said + ([f"No accuracy to compare, since no run reached the end: {', '.join(gone)}."] if gone else [])
 
 
 def _verdict(gain: Interval) -> str:
@@ -102,16 +131,24 @@ def _verdict(gain: Interval) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------- the picture
-def accuracies(table: VisionTable) -> Figure:
-    """Held-out accuracy of every scheme at its best rate, a dot a seed and a tick for the mean, best first."""
+CAPTION = "Held-out accuracy of each scheme at its best learning rate: a dot a seed, a tick for their mean."
+
+
+def accuracies(table: VisionTable) -> Figure | None:
+    """Held-out accuracy of every scheme at its best rate, a dot a seed and a tick for the mean, best first.
+
+    None where no run was trained to its end.
+    """
     import altair as alt
     import polars as pl
 
-    best = {row.scheme: row for row in ranked(table)}
+    best = {row.scheme: (row.lr, row.accuracy.mean) for row in ranked(table) if row.accuracy is not None}
+    if not best:
+        return None
     rows = [
-        {"scheme": run.scheme, "seed": str(run.seed), "accuracy": run.accuracy, "mean": best[run.scheme].accuracy.mean}
+        {"scheme": run.scheme, "seed": str(run.seed), "accuracy": run.accuracy, "mean": best[run.scheme][1]}
         for run in table.runs
-        if run.lr == best[run.scheme].lr and run.accuracy is not None
+        if run.accuracy is not None and run.lr == best[run.scheme][0]
     ]
     names, frame = list(best), pl.DataFrame(rows)
     y = alt.Y("scheme:N", sort=names, title=None)
@@ -121,5 +158,4 @@ def accuracies(table: VisionTable) -> Figure:
     )
     dots = alt.Chart(frame).mark_point(size=60).encode(x=x, y=y, color=colour, tooltip=["scheme", "seed", "accuracy"])
     means = alt.Chart(frame).mark_tick(thickness=2, size=18).encode(x="mean(mean):Q", y=y, color=colour)
-    caption = "Held-out accuracy of each scheme at its best learning rate: a dot a seed, a tick for their mean."
-    return Figure("accuracy", (dots + means).properties(height=max(60, 26 * len(names))), caption, caption)
+    return Figure("accuracy", (dots + means).properties(height=max(60, 26 * len(names))), CAPTION, CAPTION)
