@@ -40,7 +40,7 @@ def test_steps_of_an_earlier_call_and_finished_runs_do_not_count_as_speed(monkey
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     first, second, third = jobs("a", "b", "c")
-    board = Board([first, second, third], 1)
+    board = Board([first, second, third])
     board(first, Outcome("done", DONE))
     board(second, Report("start", 80, 100))
     assert board.clock.seconds_left(sum(board.left.values())) is None
@@ -52,7 +52,7 @@ def test_steps_of_an_earlier_call_and_finished_runs_do_not_count_as_speed(monkey
 
 def test_a_run_s_line_has_loss_speed_and_time_left() -> None:
     (job,) = jobs("a")
-    board = Board([job], 1)
+    board = Board([job])
     board(job, Report("step", 10, 100, {"loss": 3.25}, 2000.0, 65.0))
     (task,) = [task for task in board.bars.tasks if task.description == "a"]
     assert task.fields["words"] == "10/100  loss 3.250  2,000 tokens/s  1:05 left"
@@ -69,7 +69,7 @@ def test_every_end_has_its_words() -> None:
 
 def test_names_with_brackets_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
     (job,) = jobs("[red]a[/red]")
-    with Board([job], 1) as board:
+    with Board([job]) as board:
         board(job, Report("note", 0, 100, text="[bold]"))
         board(job, Outcome("done", DONE))
     err = capsys.readouterr().err

@@ -16,7 +16,7 @@ from layerrope.errors import InputError, one_of
 
 COMMANDS: dict[str, str] = {
     "compare": "train depth schemes side by side and show who wins, by how much, and how sure that is",
-    "report": "draw the report of a comparison again from its runs",
+    "report": "draw the report of a comparison or a study again from its runs",
     "study": "train one of the studies (ladder, depth, lr, ablation ...), or say what it would cost",
     "fit": "fit scaling laws to a table or a study and say how much compute a scheme saves",
     "train": "train one model under one scheme, resumable",

@@ -9,7 +9,6 @@ Dimensions: N devices, P parameters, d width, L layers, T positions.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -267,16 +266,3 @@ def gains_elsewhere(config: ModelConfig, tokens: int) -> dict[str, float]:
 def plans(config: ModelConfig, devices: Sequence[int], device: Device, batch_tokens: int = 2**20) -> list[Plan]:
     """`plan` for each number of devices."""
     return [plan(config, n, device, batch_tokens) for n in devices]
-
-
-def calibrated(device: Device, config: ModelConfig, tokens_per_second: float) -> Device:
-    """`device` with the memory bandwidth that makes a measured rate of one device come out.
-
-    Raises:
-        InputError: the rate is above what the products alone allow.
-    """
-    products = flops_per_token(config) / device.peak / device.products
-    rest = 1 / tokens_per_second - products
-    if not (math.isfinite(rest) and rest > 0):
-        raise InputError(f"{tokens_per_second:g} tokens/s leave no time beside the products: check the peak")
-    return replace(device, bandwidth=MOVES * 0.5 * _kept(config) / rest)

@@ -24,7 +24,7 @@ from layerrope.config import ModelConfig
 from layerrope.data import DataConfig
 from layerrope.errors import InputError, MissingExtra
 from layerrope.launching.launch import Job, Outcome, run_here
-from layerrope.launching.slurm import TICKET, Processes, Slurm, SlurmOptions, run_slurm
+from layerrope.launching.slurm import TICKET, Slurm, SlurmOptions, run_slurm
 from layerrope.launching.slurm_task import REPORTS, Task
 from layerrope.training.recipe import TrainConfig, to_json
 from layerrope.training.run_folder import Result, read_metrics
@@ -305,6 +305,28 @@ def await_step(folder: Path, alive: Callable[[], bool]) -> None:
     while not (folder / REPORTS).exists() or b'"kind": "step"' not in (folder / REPORTS).read_bytes():
         assert alive()
         time.sleep(0.1)
+
+
+class Processes(Slurm):
+    """A cluster of one, without Slurm: submitit's local executor."""
+
+    settle = 0.0
+
+    def __init__(self, folder: Path, parameters: dict[str, Any]) -> None:
+        here = {name: value for name, value in parameters.items() if not name.startswith("slurm_")}
+        super().__init__(folder, here, "local")
+        self.jobs: dict[str, Any] = {}
+
+    def _ids(self, made: Sequence[Any]) -> list[str]:
+        self.jobs |= {job.job_id: job for job in made}
+        return super()._ids(made)
+
+    def alive(self, ids: set[str]) -> set[str]:
+        return {name for name in ids if name in self.jobs and not self.jobs[name].done()}
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        for name in ids:
+            self.jobs[name].cancel(check=False)
 
 
 def test_submitits_local_executor_trains_the_same_numbers(tmp_path: Path) -> None:

@@ -20,11 +20,9 @@ class Board:
 
     Args:
         jobs: every run of the study, finished ones included.
-        workers: how many train at once.
     """
 
-    def __init__(self, jobs: Sequence[Job], workers: int) -> None:
-        self.workers = max(workers, 1)
+    def __init__(self, jobs: Sequence[Job]) -> None:
         self.left: dict[str, float] = {str(job.run_dir): float(job.config.steps * job.cost) for job in jobs}
         self.losses: dict[str, float] = {}
         self.tasks: dict[str, TaskID] = {}

@@ -63,7 +63,7 @@ class Command(Launching, Request):
         )
         if self.dry_run:
             return 0
-        with Board([job(run, self.out) for run in study.runs], workers) as board:
+        with Board([job(run, self.out) for run in study.runs]) as board:
             run_study(study, self.out, self.launcher(self.out, workers, self.threads, self._device), board)
         found = Comparison(self.out, study)
         document = write_report(found)

@@ -100,7 +100,7 @@ class Command(Launching, Ask, _Name):
         """Train what is left of `study`; runs whose keys are `told` were spoken of before."""
         new = [job(run, folder) for run in study.runs if run.key not in told]
         workers = self._workers(len(new))
-        with Board(new, workers) as board:
+        with Board(new) as board:
 
             def listen(each: Job, what: Report | Outcome) -> None:
                 if each.run_dir.name not in told:

@@ -1,6 +1,6 @@
 """Which learning rates a comparison tries: those given, a swept best one that comes with the package, or the grid.
 
-`demo.json` is written by `results/demo-sweep/sweep.py` from the runs of a full sweep and by nothing else. Its rates
+`demo.json` is written by `results/demo-sweep/record.py` from the runs of a full sweep and by nothing else. Its rates
 are used only where every setting that a best rate may depend on is the sweep's own.
 """
 

@@ -10,9 +10,6 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
 
-#: What can be wrong, worst first; `fault` says all but the last, which no tensor can.
-FAULTS = ("empty", "NaN", "Inf", "all zeros", "all ones", "missing")
-
 
 def fault(values: Array, gain: bool = True) -> str | None:
     """What is wrong with one tensor, or None. A bias (`gain` False) may well be all zeros or ones."""

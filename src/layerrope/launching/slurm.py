@@ -124,28 +124,6 @@ class Slurm:
             subprocess.run(["scancel", *ids], capture_output=True, check=False)
 
 
-class Processes(Slurm):
-    """The same on this machine, through submitit's local executor: a cluster of one, without Slurm."""
-
-    settle = 0.0
-
-    def __init__(self, folder: Path, parameters: dict[str, Any]) -> None:
-        here = {name: value for name, value in parameters.items() if not name.startswith("slurm_")}
-        super().__init__(folder, here, "local")
-        self.jobs: dict[str, Any] = {}
-
-    def _ids(self, made: Sequence[Any]) -> list[str]:
-        self.jobs |= {job.job_id: job for job in made}
-        return super()._ids(made)
-
-    def alive(self, ids: set[str]) -> set[str]:
-        return {name for name in ids if name in self.jobs and not self.jobs[name].done()}
-
-    def cancel(self, ids: Sequence[str]) -> None:
-        for name in ids:
-            self.jobs[name].cancel(check=False)
-
-
 # ------------------------------------------------------------------------------------------------------- the launcher
 def run_slurm(
     jobs: Sequence[Job],

@@ -24,7 +24,6 @@ class Region:
     """The good rates of one scheme on one seed."""
 
     best_lr: float
-    best_loss: float
     low: float
     high: float
     open_low: bool
@@ -69,7 +68,7 @@ def good_region(losses: Mapping[float, float | None], near: float = NEAR) -> Reg
     low, lowest, below = _edge(rates[at::-1], losses, limit)
     high, highest, above = _edge(rates[at:], losses, limit)
     tried, outside = (lowest, highest), (below, above)
-    return Region(best, ended[best], low, high, below is None, above is None, tried, outside)
+    return Region(best, low, high, below is None, above is None, tried, outside)
 
 
 def _edge(

@@ -44,8 +44,8 @@ class Result:
     step: int  # updates done
     tokens: int  # counted targets trained on
     train_loss: float | None  # over the last twentieth of the steps
-    val_loss: float | None  # at the end
-    bits_per_byte: float | None  # at the end
+    val_loss: float | None  # of the last evaluation: at the end, unless the run was cut or diverged
+    bits_per_byte: float | None  # of the same evaluation
     best_val_loss: float | None
     best_step: int | None
     seconds: float  # of training and evaluation, over all sessions

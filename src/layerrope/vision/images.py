@@ -82,8 +82,8 @@ class ImageData:
             raise InputError(f"shift {config.shift} moves images of {images.shape[1]} pixels out of sight: choose less")
         self.n_class = int(labels.max()) + 1
         pixels = torch.from_numpy(images[order].astype(np.float32) / 255).permute(0, 3, 1, 2)
-        held = pixels[n_val:]
-        mean, std = held.mean((0, 2, 3), keepdim=True), held.std((0, 2, 3), keepdim=True).clamp(min=1e-6)
+        shown = pixels[n_val:]  # no statistic of the images held out goes into training
+        mean, std = shown.mean((0, 2, 3), keepdim=True), shown.std((0, 2, 3), keepdim=True).clamp(min=1e-6)
         pixels, named = ((pixels - mean) / std).contiguous(), torch.from_numpy(labels[order].astype(np.int64))
         self._val, self._train = (pixels[:n_val], named[:n_val]), (pixels[n_val:], named[n_val:])
 
