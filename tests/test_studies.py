@@ -465,6 +465,137 @@ def test_the_other_studies_report_every_setting(name: str, tmp_path: Path) -> No
     assert json.loads((tmp_path / "result.json").read_text())["finished"]
 
 
+# -------------------------------------------------------------------------------------------- settings on a second axis
+STEPS = ("4", "8")
+"""Two budgets: in the made-up losses below the schemes do something else in each."""
+
+
+def two_budgets(name: str, folder: Path, loss: Callable[[Run], float | None], **more: object) -> Found:
+    ask = Ask(scale="tiny", schemes=("prenorm", "lns"), budgets=STEPS, lrs=(0.1, 0.2, 0.4), seeds=(0,), bracket=0)
+    return on_disk(plan_study(name, replace(ask, **more)), folder, loss)  # type: ignore[arg-type]
+
+
+def drawn_points(found: Found) -> dict[str, set[tuple[float, float]]]:
+    """What the charts of loss by a numeric axis show, by their names: (x, loss)."""
+    charts = {figure.name: figure.chart.to_dict() for figure in findings_of(found).figures}
+    return {
+        name: {(row["x"], round(row["loss"], 6)) for rows in chart["datasets"].values() for row in rows}
+        for name, chart in charts.items()
+        if name.startswith("loss-by-")
+    }
+
+
+def test_depth_is_judged_in_each_budget_alone(tmp_path: Path) -> None:
+    """Stable in the short runs and not in the long ones; each with the rate that is best there."""
+
+    def loss(run: Run) -> float:
+        depth, long = run.config.model.n_layer, run.labels["budget"] == "8"
+        return 2 + (depth - 2) * long + abs(math.log(run.config.lr / (0.4 if long and depth == 3 else 0.2)))
+
+    found = two_budgets("depth", tmp_path, loss, sizes=("2", "3"))
+    said = findings_of(found)
+    assert "budget 4, prenorm: stable to 3 layers; lowest loss 2.0000 at 2." in said.sentences
+    assert "budget 8, prenorm: stable to 2 layers, not at 3 (loss 3.0000 at 3); lowest loss 2.0000 at 2." in (
+        said.sentences
+    )
+    assert "budget 4, lns: the best learning rate moves by 1x over depths." in said.sentences
+    assert any(line.startswith("budget 8, lns: the best learning rate moves by 2x") for line in said.sentences)
+    rates = {caption: rows[0] for caption, rows in said.tables if caption.startswith("Best learning rate")}
+    assert [caption.split(". ")[-1] for caption in rates] == ["budget 4", "budget 8"]
+    assert list(rates.values()) == [
+        {"scheme": "prenorm", "2": "0.2", "3": "0.2"},
+        {"scheme": "prenorm", "2": "0.2", "3": "0.4*"},
+    ]
+    assert drawn_points(found) == {"loss-by-layers-0": {(2, 2), (3, 2)}, "loss-by-layers-1": {(2, 2), (3, 3)}}
+    assert [figure.caption.split(".")[0] for figure in said.figures] == ["budget 4", "budget 8"]
+
+
+def test_shapes_and_contexts_are_judged_in_each_budget_alone(tmp_path: Path) -> None:
+    def loss(run: Run) -> float:
+        depth, context = run.config.model.n_layer, run.config.model.seq_len
+        return 2 + (depth / 10 + context / 1000) * (1 if run.labels["budget"] == "4" else -1) + run.config.lr
+
+    aspect = two_budgets("aspect", tmp_path / "aspect", loss, sizes=("4", "2", "1"))
+    short, long = (next(s for s in findings_of(aspect).sentences if s.startswith(f"budget {b}, lns")) for b in STEPS)
+    assert re.search(r"best shape L1 .*; the deepest, L4 x \d+, is \+0\.3000\.", short)
+    assert re.search(r"best shape L4 .*; the deepest, L4 x \d+, is \+0\.0000\.", long)
+    assert {name: len(points) for name, points in drawn_points(aspect).items()} == {
+        "loss-by-layers-0": 3,
+        "loss-by-layers-1": 3,
+    }
+    context = two_budgets("context", tmp_path / "context", loss)
+    assert {name: len(points) for name, points in drawn_points(context).items()} == {
+        "loss-by-context-0": 2,
+        "loss-by-context-1": 2,
+    }
+
+
+def test_the_order_under_recipes_is_asked_in_each_budget_alone(tmp_path: Path) -> None:
+    """The same under every recipe in either budget, though not the same in both."""
+
+    def loss(run: Run) -> float:
+        return 2 + 0.1 * ((run.config.model.scheme == "lns") == (run.labels["budget"] == "4"))
+
+    said = findings_of(two_budgets("recipe", tmp_path, loss)).sentences
+    assert said[:2] == [
+        "The order of the schemes is the same under all 3 recipes at budget 4.",
+        "The order of the schemes is the same under all 3 recipes at budget 8.",
+    ]
+
+
+def test_looping_is_compared_within_a_budget(tmp_path: Path) -> None:
+    def loss(run: Run) -> float:
+        return 2 + 0.1 * run.labels["run"].endswith("loops") * (1 if run.labels["budget"] == "4" else -1)
+
+    tables = dict(findings_of(two_budgets("loop", tmp_path, loss)).tables)
+    added = {caption.split(". ")[-1]: rows for caption, rows in tables.items() if "looping adds" in caption}
+    assert list(added) == ["size loop-tiny, budget 4", "size loop-tiny, budget 8"]
+    assert [[v for k, v in rows[0].items() if k != "scheme"] for rows in added.values()] == [
+        ["+0.1000"] * 2,
+        ["-0.1000"] * 2,
+    ]
+
+
+def test_every_setting_of_the_rate_study_has_its_own_chart_and_sentence(tmp_path: Path) -> None:
+    def loss(run: Run) -> float:
+        return 2 + 0.1 * math.log2(run.config.lr / 0.2) ** 2
+
+    found = two_budgets("lr", tmp_path, loss, sizes=("tiny-8", "tiny-12"))
+    said = findings_of(found)
+    places = [f"size {size}, budget {budget}" for size in ("tiny-8", "tiny-12") for budget in STEPS]
+    assert [(f.name, f.caption.split(".")[0]) for f in said.figures] == [
+        (f"learning-rates-{i}", place) for i, place in enumerate(places)
+    ]
+    wider = [line for line in said.sentences if "good rates span" in line]
+    assert [line.split(", lns:")[0] for line in wider] == places
+    alone = findings_of(two_budgets("lr", tmp_path / "one", loss, budgets=("4",)))
+    assert [figure.name for figure in alone.figures] == ["learning-rates"]
+    assert any(line.startswith("lns: good rates span") for line in alone.sentences)
+
+
+def test_a_ladder_has_a_law_for_each_start_of_the_stream_and_lengths_are_points_of_one(tmp_path: Path) -> None:
+    heights = {0.02: 1.0, 0.5: 2.0}
+    sizes = {"tiny-8": 1.0, "tiny-12": 2.0, "tiny-16": 4.0, "micro-100k": 30.0}
+
+    def loss(run: Run) -> float:
+        better = 0.8 if run.config.model.scheme == "lns" else 1.0
+        height = heights[run.config.model.embed_std] * sizes[run.labels["size"]] ** -0.3
+        return 2 + better * height * (1 if run.labels.get("budget", "4") == "4" else 0.9)
+
+    found = two_budgets("ladder", tmp_path, loss, embed_stds=tuple(heights), lrs=(0.1,), sizes=tuple(sizes))
+    said = findings_of(found)
+    assert [figure.name for figure in said.figures] == ["scaling-0", "scaling-1"]
+    for i, (std, height) in enumerate(heights.items()):
+        (report,) = (line for line in said.sentences if line.startswith(f"embed std {std}: L(C)"))
+        assert "16 points from these runs" in report  # four sizes of two schemes, each at two lengths; and no seeds
+        shown = {row["loss"] for rows in said.figures[i].chart.to_dict()["datasets"].values() for row in rows}
+        assert 2 + height in {round(loss, 6) for loss in shown}
+        assert 2 + sum(heights.values()) - height not in {round(loss, 6) for loss in shown}
+    laws = [caption for caption, _ in said.tables if caption.startswith("L(C)")]
+    assert laws == ["L(C) = E + A C^-alpha. embed std 0.02", "L(C) = E + A C^-alpha. embed std 0.5"]
+    assert not any("taken as seeds" in line or "left out" in line for line in said.sentences)
+
+
 def test_nothing_finished_is_said_and_no_error(tmp_path: Path) -> None:
     for name in RECIPES:
         found = on_disk(

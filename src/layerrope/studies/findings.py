@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from layerrope.charts import scheme_channels
@@ -19,9 +19,9 @@ from layerrope.scaling.report import CAPTION, FitReport, chart, coefficient_rows
 from layerrope.scaling.savings import resample, savings
 from layerrope.scaling.table import best_rows, rows_of_runs
 from layerrope.studies.paired import paired_tests
-from layerrope.studies.reading import Found, Group
+from layerrope.studies.reading import Found, Group, Part, parts
 from layerrope.studies.robustness import NEAR, Robustness, robustness
-from layerrope.studies.stability import TOLERANCE, verdict
+from layerrope.studies.stability import TOLERANCE, Verdict, verdict
 
 SHOWN = 12
 """Runs or cells that a sentence names; of more it gives the number."""
@@ -85,13 +85,18 @@ def _steadier(found: Found) -> str:
     return "lower rates, or a recipe that clips gradients, would keep them together"
 
 
-def _schemes(found: Found) -> list[str]:
+def _schemes(part: Part) -> list[str]:
     """Every scheme once, in the study's order."""
-    return list(dict.fromkeys(row.scheme for group in found.groups for row in group.table.rows))
+    return list(dict.fromkeys(row.scheme for group in part.groups for row in group.table.rows))
 
 
-def _at(group: Group) -> str:
-    return f"{group.name}, " if group.name else ""
+def _at(place: Group | Part) -> str:
+    return f"{place.name}, " if place.name else ""
+
+
+def _in(place: Part, words: str) -> str:
+    """A caption or the like, with the setting that it holds in."""
+    return f"{words}. {place.name}" if place.name else words
 
 
 def _lost(found: Found) -> list[str]:
@@ -112,18 +117,18 @@ def _order(group: Group) -> str:
     return f"{group.name or 'All runs'}: {order or 'no run reached its end'}."
 
 
-def by_setting(found: Found, axis: str, title: str) -> list[Figure]:
+def by_setting(part: Part, axis: str, title: str) -> Figure | None:
     """Loss at the best rate against a numeric axis, a line a scheme; none where fewer than two values have one."""
     import altair as alt
     import polars as pl
 
     rows = [
         {"scheme": r.scheme, "x": float(g.setting[axis]), "loss": r.val_loss}
-        for g in found.groups
+        for g in part.groups
         for r in g.table.ranked
     ]
     if len({row["x"] for row in rows}) < 2:
-        return []
+        return None
     colour, dash = scheme_channels("scheme", list(dict.fromkeys(row["scheme"] for row in rows)))
     values = sorted({row["x"] for row in rows})
     drawn = (
@@ -143,53 +148,88 @@ def by_setting(found: Found, axis: str, title: str) -> list[Figure]:
         )
     )
     caption = f"Validation loss against {title}, each scheme at its best rate; a model that was lost has no point."
-    return [Figure(f"loss-by-{axis}", drawn, caption, caption)]
+    return Figure(f"loss-by-{axis}", drawn, caption, caption)
+
+
+def told_apart(drawn: Sequence[tuple[Group | Part, Figure | None]]) -> list[Figure]:
+    """Charts of one kind, by setting: the number of the setting in the file's name and its name in the words.
+
+    The chart of a single setting stays as it is.
+    """
+    if len(drawn) == 1:
+        return [figure for _, figure in drawn if figure is not None]
+    return [
+        replace(
+            figure,
+            name=f"{figure.name}-{i}",
+            caption=f"{place.name}. {figure.caption}",
+            alt=f"{place.name}. {figure.alt}",
+        )
+        for i, (place, figure) in enumerate(drawn)
+        if figure is not None
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------------- the ladder
 def _ladder(found: Found, said: Said) -> None:
-    said.sentences += [_order(group) for group in found.groups]
-    points, notes = best_rows(list(rows_of_runs((run.config, found.outcomes[run.key]) for run in found.study.runs)))
-    try:
-        fit = fit_scaling(points)
-        made = resample(fit)
-        saved, refused = savings(fit, resamples=made)
-    except InputError as error:
-        said.sentences.append(f"No curve was fitted: {error}")
-        return
-    report = FitReport(fit, made, saved, [*notes, *refused], "these runs", "")
-    said.sentences = [*sentences(report), *said.sentences]
-    if saved:
-        said.tables.append(("Compute saved at equal loss; the best baseline first", saving_rows(saved)))
-    said.tables.append(("L(C) = E + A C^-alpha", coefficient_rows(report)))
-    said.figures.append(Figure("scaling", chart(report), CAPTION, "Validation loss against training compute."))
+    """A law for each start of the stream, under which runs of one size are no seeds; lengths are points of one law."""
+    drawn: list[tuple[Part, Figure | None]] = []
+    refused: list[str] = []
+    for part in parts(found.groups, "size", "budget"):
+        try:
+            drawn.append((part, _say_law(part, _law(found, part), said)))
+        except InputError as error:
+            drawn.append((part, None))
+            refused.append(f"{_in(part, 'No curve was fitted')}: {error}")
+    said.sentences += [_order(group) for group in found.groups] + refused
+    said.figures += told_apart(drawn)
+
+
+def _law(found: Found, part: Part) -> FitReport:
+    """The law of these sizes. Raises InputError where there is none."""
+    mine = {run.key for group in part.groups for run in group.runs}
+    runs = [(run.config, found.outcomes[run.key]) for run in found.study.runs if run.key in mine]
+    points, notes = best_rows(list(rows_of_runs(runs)))
+    fit = fit_scaling(points)
+    made = resample(fit)
+    saved, refused = savings(fit, resamples=made)
+    return FitReport(fit, made, saved, [*notes, *refused], "these runs", "")
+
+
+def _say_law(part: Part, report: FitReport, said: Said) -> Figure:
+    """Add what a law says in words and tables, and draw it."""
+    said.sentences += [f"{part.name}: {line}" if part.name else line for line in sentences(report)]
+    if report.savings:
+        caption = _in(part, "Compute saved at equal loss; the best baseline first")
+        said.tables.append((caption, saving_rows(report.savings)))
+    said.tables.append((_in(part, "L(C) = E + A C^-alpha"), coefficient_rows(report)))
+    return Figure("scaling", chart(report), CAPTION, "Validation loss against training compute.")
 
 
 # ----------------------------------------------------------------------------------------------------- depth and width
 def _depth(found: Found, said: Said) -> None:
-    said.sentences += [v.words for v in _verdicts(found)]
+    split = parts(found.groups, "layers")
+    said.sentences += [_at(part) + v.words for part in split for v in _verdicts(part)]
     said.sentences.append(
         f"Stable: every depth has a finished run, and none is worse than the best shallower one by {TOLERANCE} nats."
         " Deeper models are larger here, so a falling loss alone is no praise of depth; the study aspect asks that."
     )
-    said.sentences += _rates_move(found)
-    rows = _rates_by_depth(found)
-    if rows:
-        said.tables.append(("Best learning rate by layers; * at the edge of those tried, so not bracketed", rows))
-    said.figures += by_setting(found, "layers", "layers")
+    said.sentences += [_at(part) + line for part in split for line in _rates_move(part)]
+    caption = "Best learning rate by layers; * at the edge of those tried, so not bracketed"
+    said.tables += [(_in(part, caption), rows) for part in split if (rows := _rates_by_depth(part))]
+    said.figures += told_apart([(part, by_setting(part, "layers", "layers")) for part in split])
 
 
-def _rates_by_depth(found: Found) -> list[dict[str, Any]]:
+def _rates_by_depth(part: Part) -> list[dict[str, Any]]:
     """Each scheme's best rate at every depth, with the lost runs; none where nothing was swept."""
-    if not any(row.bracketed is not None for group in found.groups for row in group.table.rows):
+    if not any(row.bracketed is not None for group in part.groups for row in group.table.rows):
         return []
-    names = _schemes(found)
     return [
         {
             "scheme": name,
-            **{str(g.setting["layers"]): _rate(r) for g in found.groups for r in g.table.rows if r.scheme == name},
+            **{str(g.setting["layers"]): _rate(r) for g in part.groups for r in g.table.rows if r.scheme == name},
         }
-        for name in names
+        for name in _schemes(part)
     ]
 
 
@@ -198,11 +238,11 @@ def _rate(row: Row) -> str:
     return best + (f", {len(row.lost)} lost" if row.lost else "")
 
 
-def _rates_move(found: Found) -> list[str]:
+def _rates_move(part: Part) -> list[str]:
     """How far the best rate moves over depths: what a rate carried from a shallow model to a deep one must expect."""
     said: list[str] = []
-    for name in _schemes(found):
-        rows = [r for g in found.groups for r in g.table.rows if r.scheme == name and r.bracketed is not None]
+    for name in _schemes(part):
+        rows = [r for g in part.groups for r in g.table.rows if r.scheme == name and r.bracketed is not None]
         rates = [row.lr for row in rows if row.lr is not None]
         if len(rates) > 1:
             open_end = "" if all(row.bracketed for row in rows) else " or more, for not every one is bracketed"
@@ -212,40 +252,49 @@ def _rates_move(found: Found) -> list[str]:
     return said
 
 
-def _verdicts(found: Found) -> list[Any]:
-    names = _schemes(found)
-    made = []
-    for name in names:
-        rows = {int(g.setting["layers"]): r for g in found.groups for r in g.table.rows if r.scheme == name}
+def _verdicts(part: Part) -> list[Verdict]:
+    made: list[Verdict] = []
+    for name in _schemes(part):
+        rows = {int(g.setting["layers"]): r for g in part.groups for r in g.table.rows if r.scheme == name}
         losses = {depth: row.val_loss for depth, row in rows.items()}
         made.append(verdict(name, losses, {depth: len(row.lost) for depth, row in rows.items()}))
     return sorted(made, key=lambda v: -(v.stable_to or 0))
 
 
 def _aspect(found: Found, said: Said) -> None:
-    for name in _schemes(found):
-        losses = {g.setting["shape"]: r.val_loss for g in found.groups for r in g.table.ranked if r.scheme == name}
+    split = parts(found.groups, "layers", "shape")
+    said.sentences += [_at(part) + line for part in split for line in _best_shapes(part)]
+    title = "layers, at equal parameters in the layers"
+    said.figures += told_apart([(part, by_setting(part, "layers", title)) for part in split])
+
+
+def _best_shapes(part: Part) -> list[str]:
+    """Each scheme's best shape, and what its deepest one loses against it."""
+    layers = {g.setting["shape"]: g.setting["layers"] for g in part.groups}
+    said: list[str] = []
+    for name in _schemes(part):
+        rows = [(g.setting["shape"], r.val_loss) for g in part.groups for r in g.table.ranked if r.scheme == name]
+        losses = {shape: loss for shape, loss in rows if loss is not None}
         if losses:
-            best = min(losses, key=lambda shape: losses[shape] or math.inf)
-            deepest = list(losses)[-1]
-            gap = (losses[deepest] or 0.0) - (losses[best] or 0.0)
-            said.sentences.append(
-                f"{name}: best shape {best} ({losses[best]:.4f}); the deepest, {deepest}, is {gap:+.4f}."
-            )
-    said.figures += by_setting(found, "layers", "layers, at equal parameters in the layers")
+            best, deepest = min(losses, key=losses.__getitem__), max(losses, key=layers.__getitem__)
+            gap = losses[deepest] - losses[best]
+            said.append(f"{name}: best shape {best} ({losses[best]:.4f}); the deepest, {deepest}, is {gap:+.4f}.")
+    return said
 
 
 # ---------------------------------------------------------------------------------------------------------------- rates
 def _lr(found: Found, said: Said) -> None:
     start = math.log(found.study.base.model.vocab_size)
+    drawn: list[tuple[Group, Figure | None]] = []
     for group in found.groups:
         rows = robustness(group.table.trials, start)
+        where = _at(group) if len(found.groups) > 1 else ""
         said.tables.append(
             (f"Good learning rates: within {NEAR} nats of the scheme's best. {group.name}", _widths(rows))
         )
-        said.sentences += _wider(rows)
-        curves = rate_curves(rate_rows(group.table, None), "from these runs")
-        said.figures += [] if curves is None else [curves]
+        said.sentences += [where + line for line in _wider(rows)]
+        drawn.append((group, rate_curves(rate_rows(group.table, None), "from these runs")))
+    said.figures += told_apart(drawn)
 
 
 def _widths(rows: Sequence[Robustness]) -> list[dict[str, Any]]:
@@ -358,29 +407,33 @@ def _each_setting(found: Found, said: Said) -> None:
 
 def _context(found: Found, said: Said) -> None:
     said.sentences += [_order(group) for group in found.groups]
-    said.figures += by_setting(found, "context", "tokens of context, at equal tokens per step")
+    title = "tokens of context, at equal tokens per step"
+    split = parts(found.groups, "context")
+    said.figures += told_apart([(part, by_setting(part, "context", title)) for part in split])
 
 
 def _recipe(found: Found, said: Said) -> None:
     """Whether the order of the schemes is the same under every optimiser recipe."""
-    orders = {tuple(row.scheme for row in group.table.ranked) for group in found.groups}
-    if len(found.groups) > 1:
-        same = "the same" if len(orders) == 1 else "not the same"
-        said.sentences.append(f"The order of the schemes is {same} under all {len(found.groups)} recipes.")
+    for part in parts(found.groups, "recipe"):
+        orders = {tuple(row.scheme for row in group.table.ranked) for group in part.groups}
+        if len(part.groups) > 1:
+            same = "the same" if len(orders) == 1 else "not the same"
+            where = f" at {part.name}" if part.name else ""
+            said.sentences.append(f"The order of the schemes is {same} under all {len(part.groups)} recipes{where}.")
     _each_setting(found, said)
 
 
 def _loop(found: Found, said: Said) -> None:
     """What looping changes for every scheme of a size, and then the schemes of each way to run it."""
-    for size in dict.fromkeys(group.setting["size"] for group in found.groups):
-        here = {g.setting["run"]: g for g in found.groups if g.setting["size"] == size}
+    for part in parts(found.groups, "run"):
+        here = {g.setting["run"]: g for g in part.groups}
         looped, *others = here
         rows = [
             {"scheme": scheme, **{f"{looped} minus {way}": _minus(here[looped], here[way], scheme) for way in others}}
             for scheme in dict.fromkeys(row.scheme for row in here[looped].table.ranked)
         ]
         if others and rows:
-            said.tables.append((f"What looping adds to the loss, paired by seed, nats. size {size}", rows))
+            said.tables.append((_in(part, "What looping adds to the loss, paired by seed, nats"), rows))
     _each_setting(found, said)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,24 @@ class Group:
     def name(self) -> str:
         """`size micro-400k, budget 20x`; empty where there is one setting without a name."""
         return in_words(self.setting)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Settings that differ in nothing but the axis of their study: those among which an analysis may look for one."""
+
+    name: str
+    """the other labels in words; empty where there are none"""
+    groups: tuple[Group, ...]
+
+
+def parts(groups: Sequence[Group], *own: str) -> list[Part]:
+    """The settings by every label but those `own` to the study, in the study's order."""
+    found: dict[str, list[Group]] = {}
+    for group in groups:
+        rest = in_words({k: v for k, v in group.setting.items() if k not in own})
+        found.setdefault(rest, []).append(group)
+    return [Part(name, tuple(alike)) for name, alike in found.items()]
 
 
 @dataclass(frozen=True)
