@@ -18,6 +18,9 @@ from layerrope.model import LM
 from layerrope.norms import Gate
 from layerrope.residual import Sublayer
 
+STATE = 16
+"""Bytes a parameter in training: weight, gradient and Adam's two moments, in fp32."""
+
 
 @dataclass(frozen=True)
 class Account:
@@ -159,6 +162,6 @@ def account(config: Decoder) -> Account:
         gate_flops_per_token=gate,
         gate_flops_share=gate / flops,
         weight_bytes=4 * parameters,
-        training_bytes=16 * parameters,
+        training_bytes=STATE * parameters,
         activation_bytes_per_token=activation_bytes(config),
     )

@@ -10,6 +10,8 @@ from layerrope.errors import InputError, one_of
 
 MOST_LAYERS = 10_000
 """Models are built layer by layer: beyond, a damaged file or a slip of the finger would fill the memory."""
+PAPER_EMBED_STD = math.sqrt(2 / 5)
+"""Standard deviation of the embedding at the start on the papers' ladder (LayerRoPE, LNS, GaLore)."""
 
 
 def check_counts(config: Any, *names: str) -> None:
@@ -104,14 +106,14 @@ def _ladder(d_model: int, n_layer: int, n_head: int, d_ff: int) -> ModelConfig:
         d_ff=d_ff,
         vocab_size=32_000,
         seq_len=256,
-        embed_std=math.sqrt(2 / 5),
+        embed_std=PAPER_EMBED_STD,
     )
 
 
 def _micro(d_model: int, n_layer: int) -> ModelConfig:
     """A LLaMA for CPUs: heads of 32 channels, V = 257 (bytes), T = 128, the ladder's embedding std sqrt(2/5)."""
     d_ff = -(-8 * d_model // 3 // 8) * 8  # 8/3 of the width, up to a multiple of 8
-    return ModelConfig(n_layer=n_layer, n_head=d_model // 32, d_model=d_model, d_ff=d_ff, embed_std=math.sqrt(2 / 5))
+    return ModelConfig(n_layer=n_layer, n_head=d_model // 32, d_model=d_model, d_ff=d_ff, embed_std=PAPER_EMBED_STD)
 
 
 tiers: dict[str, ModelConfig] = {

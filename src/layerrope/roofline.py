@@ -15,13 +15,10 @@ from functools import lru_cache
 
 import torch
 
-from layerrope.accounting import activation_bytes, flops_per_token
+from layerrope.accounting import STATE, activation_bytes, flops_per_token
 from layerrope.config import ModelConfig
 from layerrope.errors import InputError
 from layerrope.model import LM
-
-STATE = 16
-"""Bytes a parameter: weight, gradient and Adam's two moments, in fp32."""
 
 MOVES = 4
 """Times that what the backward pass keeps crosses the memory: written and read, and its gradient written and read.

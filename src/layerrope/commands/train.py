@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -26,8 +25,8 @@ from layerrope.terminal import emit_json, note, out
 from layerrope.train import train
 from layerrope.training.kinds import LoopedTrainConfig
 from layerrope.training.machine import check_machine, default_device
-from layerrope.training.recipe import Settings, TrainConfig, run_key
-from layerrope.training.run_folder import Result, RunFolder, read_metrics
+from layerrope.training.recipe import Settings, TrainConfig
+from layerrope.training.run_folder import Result, RunFolder, folder_name, read_metrics
 from layerrope.training.tracking import check_trackers
 
 _SHAPE = ("n_layer", "n_head", "d_model", "d_ff", "seq_len", "embed_std", "loops", "grad_loops")
@@ -108,7 +107,7 @@ class Command(Settings):
             data = load_data(config.data, progress=DataStages() if ranks.main else None)
             config = self.plan(data.vocab_size)
             form_of(self.parallel, config, ranks)
-        run_dir = self.out or Path("runs") / default_name(config)
+        run_dir = self.out or Path("runs") / folder_name(config)
         with RunBar(self.scheme) if ranks.main else nullcontext() as bar:
             result = train(
                 config,
@@ -185,11 +184,6 @@ class Command(Settings):
             return
         out.print(report(config, result), markup=False, soft_wrap=True)
         out.print(f"run       {run_dir} ({', '.join(files(run_dir))})", markup=False, soft_wrap=True)
-
-
-def default_name(config: TrainConfig) -> str:
-    """The folder's name where none is given: the scheme, with what a file system may not take left out, and the key."""
-    return f"{re.sub(r'[^A-Za-z0-9.+-]+', '-', config.model.scheme)}-{run_key(config)}"
 
 
 def report(config: TrainConfig, result: Result) -> str:

@@ -11,13 +11,11 @@ import torch
 
 from layerrope.accounting import count_parameters
 from layerrope.comparing.rates import Rates
-from layerrope.config import ModelConfig, tiers
+from layerrope.config import PAPER_EMBED_STD, ModelConfig, tiers
 from layerrope.data import Dataset
 from layerrope.gains import LayerRoPE
 from layerrope.model import LM
 from layerrope.training.recipe import TrainConfig
-
-PAPER_EMBED_STD = math.sqrt(2 / 5)
 
 
 @dataclass(frozen=True)

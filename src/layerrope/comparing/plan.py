@@ -11,7 +11,7 @@ from layerrope.budget import steps_of
 from layerrope.comparing.choices import as_rows, choices
 from layerrope.comparing.compare import SCHEMES, comparison
 from layerrope.comparing.rates import choose, packaged, sweep_to_json
-from layerrope.config import preset, tier
+from layerrope.config import PAPER_EMBED_STD, preset, tier
 from layerrope.data import DataConfig, Dataset, load_data
 from layerrope.errors import InputError
 from layerrope.scheme_table import scheme
@@ -44,7 +44,7 @@ class Request:
     """length of each run: steps (200), tokens (2M) or tokens per parameter of the Pre-Norm model (20x)"""
     batch_size: int = 16
     """sequences per step"""
-    embed_std: float = math.sqrt(2 / 5)
+    embed_std: float = PAPER_EMBED_STD
     """standard deviation of the embedding at the start: where the stream starts. sqrt(2/5) is the papers'"""
     optimizer: str = "adam"
     """adam, adamw or muon"""

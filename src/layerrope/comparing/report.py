@@ -39,6 +39,7 @@ from layerrope.model import LM
 from layerrope.page import Page
 from layerrope.stream import base_angles, site_gains, stream_rms, trained_model
 from layerrope.study import Study, outcomes, read_study
+from layerrope.training.kinds import Model
 from layerrope.training.machine import threads
 from layerrope.training.recipe import TrainConfig
 
@@ -143,14 +144,15 @@ def _add_model(depth: Depth, scheme: str, run_dir: Path, windows: Tensor) -> Non
     """Measure one run's model, and the same model before training."""
     model, config = trained_model(run_dir)
     untrained = LM(config.model, seed=config.seed).eval()
-    depth.gains.extend(_gain_rows(scheme, model))
+    depth.gains.extend(gain_rows(scheme, model))
     depth.angles.extend(_angle_rows(scheme, model))
     for when, each in zip(WHEN, (untrained, model), strict=True):
         sizes = stream_rms(each, windows).tolist()
         depth.stream.extend({"scheme": scheme, "panel": when, "x": i / 2, "y": s} for i, s in enumerate(sizes))
 
 
-def _gain_rows(scheme: str, model: LM) -> list[dict[str, Any]]:
+def gain_rows(scheme: str, model: Model) -> list[dict[str, Any]]:
+    """The size of the learned gains by site and layer, for `gain_chart`."""
     return [
         {"scheme": scheme, "panel": SITE_NAMES[site], "x": layer, "y": size}
         for site, gains in site_gains(model).items()

@@ -8,7 +8,6 @@ from typing import Any
 
 from layerrope.comparing import rates
 from layerrope.comparing.charts import (
-    SITE_NAMES,
     Figure,
     ends,
     final_losses,
@@ -20,12 +19,11 @@ from layerrope.comparing.charts import (
     validation_curves,
 )
 from layerrope.comparing.compare import Table
-from layerrope.comparing.report import add_figures, read_comparison
+from layerrope.comparing.report import add_figures, gain_rows, read_comparison
 from layerrope.comparing.table import caption_of, shown_rows
 from layerrope.errors import InputError
 from layerrope.lab.measured import name_of
 from layerrope.page import Page
-from layerrope.stream import site_gains
 from layerrope.studies.findings import findings_of
 from layerrope.studies.reading import read_found
 from layerrope.studies.recipes import RECIPES
@@ -150,19 +148,10 @@ def _gains(made: Page, folder: Path, tables: Iterable[Table]) -> None:
     for row in (row for table in tables for row in table.ranked):
         trial = next(trial for trial in row.trials if trial.result is not None)
         try:
-            rows += _gain_rows(folder / trial.key, row.scheme)
+            rows += gain_rows(row.scheme, load_trained(folder / trial.key).model)
         except InputError as error:
             made.note(f"{row.scheme} is missing among the gains: {error}")
     add_figures(made, gain_chart(rows))
-
-
-def _gain_rows(run: Path, name: str) -> list[dict[str, Any]]:
-    gains = site_gains(load_trained(run).model)
-    return [
-        {"scheme": name, "panel": SITE_NAMES[site], "x": layer, "y": size}
-        for site, rows in gains.items()
-        for layer, size in enumerate(rows.square().mean(-1).sqrt().tolist())
-    ]
 
 
 # ----------------------------------------------------------------------------------------------------------------- runs
@@ -178,7 +167,7 @@ def _singles(made: Page, folders: Sequence[Path]) -> None:
     gains: list[dict[str, Any]] = []
     for folder, name in named.items():
         try:
-            gains += _gain_rows(folder, name)
+            gains += gain_rows(name, load_trained(folder).model)
         except InputError as error:
             made.note(f"{name} is missing among the gains: {error}")
     add_figures(made, gain_chart(gains))

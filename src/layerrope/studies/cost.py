@@ -7,15 +7,14 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from layerrope.accounting import activation_bytes, count_parameters, flops_per_token
+from layerrope import roofline
+from layerrope.accounting import STATE, activation_bytes, count_parameters, flops_per_token
 from layerrope.errors import InputError, one_of
 from layerrope.study import Run, label
 
 DEVICES: dict[str, float] = {
     "cpu-core": 90e9,
-    "a100": 312e12,
-    "h100": 989e12,
-    "h200": 989e12,
+    **{name: device.peak for name, device in roofline.DEVICES.items()},
     "b200": 2250e12,
     "l40s": 362e12,
     "rtx4090": 165e12,
@@ -70,7 +69,7 @@ def _cost(run: Run, flops_per_second: float) -> Cost:
     tokens = config.steps * config.tokens_per_step
     flops = float(flops_per_token(plain) * tokens)
     kept = _activations(plain) * config.data.seq_len
-    return Cost(label(run), parameters, tokens, flops, 16 * parameters, kept, flops / flops_per_second / 3600)
+    return Cost(label(run), parameters, tokens, flops, STATE * parameters, kept, flops / flops_per_second / 3600)
 
 
 _activations = lru_cache(maxsize=64)(activation_bytes)

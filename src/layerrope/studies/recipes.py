@@ -13,7 +13,7 @@ from typing import Any
 
 from layerrope.accounting import count_parameters
 from layerrope.budget import steps_of
-from layerrope.config import ModelConfig
+from layerrope.config import PAPER_EMBED_STD, ModelConfig
 from layerrope.errors import InputError, one_of
 from layerrope.looping.looped import LoopedConfig
 from layerrope.studies.loops import LOOP_SIZES, TOKENS, LoopScale, at_equal_flops, loop_base, loop_scale, ways
@@ -128,7 +128,7 @@ def ablation(ask: Ask, scale: Scale) -> Plan:
     base = base_config(scale, SIZES[scale.size])
     settings = [_size(name, base) for name in _chosen(ask, "size", (scale.size,), SIZES)]
     ask = replace(
-        ask, budgets=ask.budgets or (scale.short, scale.budget), embed_stds=ask.embed_stds or (0.02, math.sqrt(2 / 5))
+        ask, budgets=ask.budgets or (scale.short, scale.budget), embed_stds=ask.embed_stds or (0.02, PAPER_EMBED_STD)
     )
     return _plan("ablation", ask, scale, base, settings, ABLATION)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from layerrope.comparing.rates import GRID
-from layerrope.config import ModelConfig, tiers
+from layerrope.config import PAPER_EMBED_STD, ModelConfig, tiers
 from layerrope.data import DataConfig
 from layerrope.training.recipe import TrainConfig
 
@@ -122,7 +122,7 @@ SCALES: dict[str, Scale] = {
 
 def base_config(scale: Scale, model: ModelConfig) -> TrainConfig:
     """The settings of a scale around a model; the embedding starts at the papers' sqrt(2/5)."""
-    model = replace(model, embed_std=math.sqrt(2 / 5))
+    model = replace(model, embed_std=PAPER_EMBED_STD)
     data = DataConfig(source=scale.data, tokenizer=scale.tokenizer, seq_len=model.seq_len)
     return TrainConfig(model=model, data=data, batch_size=scale.batch_size, **scale.settings)
 

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import platform
+import re
 import subprocess
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -101,6 +102,11 @@ def read_result(folder: str | os.PathLike[str]) -> Result | None:
             "choose another folder, or put the files of one run together again"
         )
     return result
+
+
+def folder_name(config: TrainConfig) -> str:
+    """A run's folder where none is given: the scheme, with what a file system may not take left out, and the key."""
+    return f"{re.sub(r'[^A-Za-z0-9.+-]+', '-', config.model.scheme)}-{run_key(config)}"
 
 
 class RunFolder:

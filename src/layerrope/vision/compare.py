@@ -6,7 +6,6 @@ first scheme are taken seed by seed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from layerrope.scheme_table import scheme
 from layerrope.train import train
 from layerrope.training.kinds import VisionTrainConfig
 from layerrope.training.recipe import run_key
-from layerrope.training.run_folder import read_metrics
+from layerrope.training.run_folder import folder_name, read_metrics
 from layerrope.training.session import Callback
 from layerrope.vision.images import ImageData, load_images
 from layerrope.vision.vit import ViT
@@ -122,7 +121,7 @@ def _run(
 ) -> VisionRun:
     """Train one run, or read it where it is done."""
     label = f"{config.model.scheme} lr {config.lr:g} seed {config.seed}"
-    path = folder / f"{re.sub(r'[^A-Za-z0-9.+-]+', '-', config.model.scheme)}-{run_key(config)}"
+    path = folder / folder_name(config)
     result = train(config, path, device=device, threads=threads, data=data, progress=watch(label))
     if result.status == "interrupted":
         raise KeyboardInterrupt
