@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,12 @@ import pytest
 
 from layerrope import cli
 from layerrope.errors import InputError
+from layerrope.files import write_json
 from layerrope.scaling import logsum_fit
 from layerrope.scaling.table import read_points
+from layerrope.studies import Ask, plan_study
+from layerrope.study import write_study
+from layerrope.training.run_folder import Result
 
 FAST = ["--resamples", "50"]
 
@@ -199,6 +204,20 @@ def test_each_size_counts_at_its_best_rate_and_lost_runs_are_said(tmp_path: Path
         "2 runs at other learning rates than the best of their size were left out.",
         "2 runs did not reach their end and are no points.",
     ]
+
+
+def test_runs_of_one_size_that_are_no_seeds_of_each_other_are_said(tmp_path: Path) -> None:
+    """A law over both starts of the embedding would take the better of the two for a better rate."""
+    ask = Ask(scale="tiny", schemes=("prenorm", "lns"), sizes=("tiny-8", "tiny-12"), seeds=(0, 1), lrs=(0.1, 0.2))
+    for stds, told in (((0.1,), 0), ((0.1, 0.2), 4)):
+        folder = tmp_path / str(len(stds))
+        study = plan_study("ladder", replace(ask, embed_stds=stds)).first()
+        write_study(study, folder)
+        for run in study.runs:
+            ended = Result("done", run.key, 6, 96, 3.0 - run.config.lr, 3.0, None, 3.0, 6, 1.0, 100.0, 5000, None)
+            write_json(folder / run.key / "result.json", asdict(ended))
+        said = [note for note in read_points(folder)[1] if "differ in more than" in note]
+        assert [note.split()[0] for note in said] == [str(told)] * bool(told)
 
 
 def test_a_table_s_best_rate_is_the_comparison_s(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from layerrope.accounting import count_parameters, flops_per_token
@@ -14,7 +14,7 @@ from layerrope.errors import InputError, reason
 from layerrope.launching.launch import Outcome
 from layerrope.scaling.law import Point
 from layerrope.study import FILE, Run, Study, outcomes, read_study
-from layerrope.training.recipe import TrainConfig
+from layerrope.training.recipe import TrainConfig, run_key
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "scheme": ("scheme", "method"),
@@ -46,6 +46,8 @@ class Row:
     tokens: float | None
     lr: float | None
     seed: str
+    rest: str = field(default="", compare=False)
+    """names whatever else sets a run apart from those of its size, as far as it is known"""
 
 
 def read_points(*sources: Path) -> tuple[list[Point], list[str]]:
@@ -78,7 +80,18 @@ def best_rows(rows: Sequence[Row]) -> tuple[list[Point], list[str]]:
     other = len(rows) - lost - len(points)
     notes = [f"{other} runs at other learning rates than the best of their size were left out."] if other else []
     notes += [f"{lost} runs did not reach their end and are no points."] if lost else []
-    return points, notes + _same_seeds(points)
+    return points, notes + _unlike(sizes.values()) + _same_seeds(points)
+
+
+def _unlike(sizes: Iterable[Sequence[Row]]) -> list[str]:
+    """A remark where runs of one size differ in more than rate and seed."""
+    unlike = sum(len({row.rest for row in same if row.rest}) > 1 for same in sizes)
+    if not unlike:
+        return []
+    return [
+        f"{unlike} sizes hold runs that differ in more than learning rate and seed, such as the start of the embedding"
+        " or the optimiser; they are taken as one. Fit each kind by itself, from its rows of runs.csv."
+    ]
 
 
 def _same_seeds(points: Sequence[Point]) -> list[str]:
@@ -200,4 +213,5 @@ def rows_of_runs(runs: Iterable[tuple[TrainConfig, Outcome]]) -> Iterable[Row]:
             tokens,
             config.lr,
             str(config.seed),
+            run_key(replace(config, lr=1.0, seed=0)),
         )
