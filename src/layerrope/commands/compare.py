@@ -21,9 +21,8 @@ from layerrope.comparing.plan import Request, plan
 from layerrope.comparing.report import Comparison, write_report
 from layerrope.comparing.table import caption_of, shown_rows
 from layerrope.errors import InputError
-from layerrope.launching.launch import available_cores
 from layerrope.study import Study, job, run_study
-from layerrope.training.machine import check_machine, default_device
+from layerrope.training.machine import default_device
 
 WIDTH = 110
 """Columns of the table where stdout is no terminal."""
@@ -38,10 +37,6 @@ class Command(Launching, Request):
 
     steps: int | None = None
     """length of each run in steps, in place of --budget"""
-    jobs: int | None = None
-    """runs at once, each in a process of its own; none: one for every core (one on a GPU); 0: in this process"""
-    threads: int = 1
-    """threads of each run"""
     device: str = "auto"
     """cpu, cuda or cuda:N; auto: cuda where there is one (on slurm: with --slurm-gpus)"""
     out: Path = Path("runs/compare")
@@ -52,19 +47,19 @@ class Command(Launching, Request):
     """print one JSON document on stdout, and nothing else there"""
 
     def run(self) -> int:
-        self._check()
+        self.check_launch(self._device, self.precision)
         study = plan(self._request(), progress=DataStages())
         study = replace(
             study, facts={**study.facts, "command": typed(self, "compare", ("json", "dry_run", *UNRECORDED))}
         )
-        workers = self._workers(len(study.runs))
+        workers = self.workers(len(study.runs), self._device)
         show_settings(
             study, f"{len(study.runs)}, {max(workers, 1)} at once with {_threads(self.threads)}; in {self.out}"
         )
         if self.dry_run:
             return 0
         with Board([job(run, self.out) for run in study.runs]) as board:
-            run_study(study, self.out, self.launcher(self.out, workers, self.threads, self._device), board)
+            run_study(study, self.out, self.launcher(self.out, workers, self._device), board)
         found = Comparison(self.out, study)
         document = write_report(found)
         if self.json:
@@ -89,25 +84,6 @@ class Command(Launching, Request):
         if self.device == "auto" and self.on_slurm:  # this machine need not be like those of the cluster
             return "cuda" if self.slurm_gpus else "cpu"
         return default_device() if self.device == "auto" else self.device
-
-    def _check(self) -> None:
-        """Raise InputError for what can be refused before any text is read."""
-        self.check_launch()
-        if not self.on_slurm:  # there the device is the cluster's, and the workers check it
-            check_machine(self._device, self.precision)
-        for name, least in (("jobs", 0), ("threads", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError(f"--{name} must be at least {least}: got {value}")
-
-    def _workers(self, runs: int) -> int:
-        """Runs at once; 0 is this process."""
-        if self.on_slurm:
-            return min(self.slurm_array, runs)
-        if self.jobs is not None:
-            return min(self.jobs, runs)
-        cores = available_cores() if self._device == "cpu" else self.threads
-        return max(1, min(cores // self.threads, runs))
 
 
 def _threads(count: int) -> str:

@@ -16,15 +16,13 @@ from layerrope.commands.launching import UNRECORDED, Launching
 from layerrope.commands.live import DataStages
 from layerrope.commands.typed import typed
 from layerrope.data import load_data
-from layerrope.errors import InputError
-from layerrope.launching.launch import Job, Outcome, available_cores
+from layerrope.launching.launch import Job, Outcome
 from layerrope.studies.cost import cost_document, cost_rows, costs
 from layerrope.studies.plan import Ask, Plan
 from layerrope.studies.reading import Found
 from layerrope.studies.recipes import plan_study
 from layerrope.studies.report import BEST, setting_rows, write_study_report
 from layerrope.study import Study, job, run_study
-from layerrope.training.machine import check_machine
 from layerrope.training.session import Report
 
 WIDTH = 220
@@ -50,10 +48,6 @@ class Command(Launching, Ask, _Name):
     """for the hours: a100, h100, h200, b200, l40s, rtx4090, or cpu-core"""
     utilisation: float = 0.4
     """for the hours: share of the peak that training reaches"""
-    jobs: int | None = None
-    """runs at once, each in a process of its own; none: one for every core (one on a GPU); 0: in this process"""
-    threads: int = 1
-    """threads of each run"""
     device: str = "cpu"
     """cpu, cuda or cuda:N"""
     out: Path | None = None
@@ -67,7 +61,7 @@ class Command(Launching, Ask, _Name):
         if self.dry_run:
             self._show_costs(plan)
             return 0
-        self._check(plan)
+        self.check_launch(self.device, plan.base.precision)
         plan = self._with_text(plan, ask)
         folder = self.out or Path("runs") / self.name
         study = self._train(plan, folder)
@@ -99,32 +93,14 @@ class Command(Launching, Ask, _Name):
     def _run(self, study: Study, folder: Path, told: tuple[str, ...]) -> dict[str, Outcome]:
         """Train what is left of `study`; runs whose keys are `told` were spoken of before."""
         new = [job(run, folder) for run in study.runs if run.key not in told]
-        workers = self._workers(len(new))
+        workers = self.workers(len(new), self.device)
         with Board(new) as board:
 
             def listen(each: Job, what: Report | Outcome) -> None:
                 if each.run_dir.name not in told:
                     board(each, what)
 
-            return run_study(study, folder, self.launcher(folder, workers, self.threads, self.device), listen)
-
-    def _check(self, plan: Plan) -> None:
-        """Raise InputError for what can be refused before any text is read."""
-        self.check_launch()
-        if not self.on_slurm:  # there the device is the cluster's, and the workers check it
-            check_machine(self.device, plan.base.precision)
-        for name, least in (("jobs", 0), ("threads", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError(f"--{name} must be at least {least}: got {value}")
-
-    def _workers(self, runs: int) -> int:
-        if self.on_slurm:
-            return min(self.slurm_array, runs)
-        if self.jobs is not None:
-            return min(self.jobs, runs)
-        cores = available_cores() if self.device == "cpu" else self.threads
-        return max(1, min(cores // self.threads, runs))
+            return run_study(study, folder, self.launcher(folder, workers, self.device), listen)
 
     def _show_costs(self, plan: Plan) -> None:
         found = costs(plan.whole().runs, self.gpu, self.utilisation)
