@@ -420,6 +420,8 @@ DEEPEST = 512
 
 
 def stable_at_depth(scheme: str, expected: bool) -> Callable[[], Answer]:
+    """Whether `scheme` is stable to the deepest model, as expected; one seed tells only that a model was lost."""
+
     def answer() -> Answer:
         runs = ended_in("depth")
         if runs is None:
@@ -435,6 +437,8 @@ def stable_at_depth(scheme: str, expected: bool) -> Callable[[], Answer]:
             return UNTOLD, f"trained to {max(losses)} of {DEEPEST} layers so far"
         said = verdict(scheme, losses, {})
         stable = said.stable_to == max(losses)
+        if None not in losses.values() and min(map(len, found.values())) == 1:
+            return UNTOLD, f"{said.words.rstrip('.')}, on one seed"
         return (SAME if stable == expected else CONTRADICTS), said.words
 
     return answer

@@ -220,6 +220,9 @@ def test_depth_is_judged_when_the_deepest_is_trained(record: Path) -> None:
     write_rows(record, "depth", [*lines, "lns,512,0.01,0,done,4.0", "prenorm,512,0.01,0,interrupted,"])
     stable = claims.stable_at_depth("prenorm", True)
     assert stable() == ("the budget cannot tell", "trained to 128 of 512 layers so far")
+    (record / "depth" / "runs.csv").write_text("\n".join([*lines, "prenorm,512,0.01,0,done,4.0"]) + "\n")
+    assert stable()[0] == "the budget cannot tell"
+    assert stable()[1].endswith("on one seed")
     (record / "depth" / "runs.csv").write_text("\n".join([*lines, "prenorm,512,0.01,0,diverged,"]) + "\n")
     assert stable()[0] == "contradicts"
     assert "no run reached its end" in stable()[1]
