@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from test_studies import on_disk
 
-from layerrope.comparing.record import Purpose
+from layerrope.comparing.record import Purpose, portable
 from layerrope.errors import InputError
 from layerrope.studies import RECIPES, Ask, plan_study
-from layerrope.studies.reading import Found
+from layerrope.studies.reading import Found, runs_csv
 from layerrope.studies.record import write_study_record
 from layerrope.study import Run
 
@@ -65,3 +67,26 @@ def test_nothing_is_written_before_a_run_has_ended(tmp_path: Path) -> None:
 def test_every_purpose_is_of_a_study() -> None:
     script = runpy.run_path(str(Path(__file__).parents[1] / "results" / "evidence.py"))
     assert {name.removesuffix("-wide") for name in script["PURPOSES"]} <= RECIPES.keys()
+
+
+def test_a_study_trained_in_parts_is_one_record(tmp_path: Path) -> None:
+    """Sizes at rates of their own: a folder and a command each."""
+    script = runpy.run_path(str(Path(__file__).parents[1] / "results" / "evidence.py"))
+    folders = []
+    for size, lrs in (("tiny-8", (0.01, 0.02)), ("tiny-16", (0.005,))):
+        ask = Ask(scale="tiny", schemes=("prenorm", "layerrope"), sizes=(size,), lrs=lrs, seeds=(0,), bracket=0)
+        plan = plan_study("ladder", ask)
+        folders.append(tmp_path / size)
+        on_disk(replace(plan, facts={"command": f"study {size} --out {folders[-1]}"}), folders[-1], lambda run: 5.0)
+    (tmp_path / "all").mkdir()
+    found = script["joined"](folders, tmp_path / "all")
+    assert (
+        sorted(row["size"] for row in csv.DictReader(runs_csv(found).splitlines())) == ["tiny-16"] * 2 + ["tiny-8"] * 4
+    )
+    assert found.finished
+    assert portable(found.study.facts["command"]) == "study tiny-8\nstudy tiny-16"
+    other = plan_study("depth", Ask(scale="tiny", schemes=("prenorm",), lrs=(0.01,), seeds=(0,)))
+    on_disk(other, tmp_path / "other", lambda run: 5.0)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(SystemExit, match="other is not a part"):
+        script["joined"]([folders[0], tmp_path / "other"], tmp_path / "none")

@@ -72,12 +72,16 @@ def bullets(lines: Sequence[str]) -> str:
 
 
 def portable(command: str) -> str:
-    """A command without `--out`, which names a folder of the machine it ran on and changes no result.
+    """Commands, a line each, without `--out`, which names a folder of the machine it ran on and changes no result.
 
     >>> portable("layerrope compare --seeds 0 1 --out /somewhere/else --jobs 2")
     'layerrope compare --seeds 0 1 --jobs 2'
     """
-    words = shlex.split(command)
+    return "\n".join(_portable(line) for line in command.splitlines())
+
+
+def _portable(line: str) -> str:
+    words = shlex.split(line)
     at = words.index("--out") if "--out" in words else len(words)
     return shlex.join(words[:at] + words[at + 2 :])
 
