@@ -26,7 +26,7 @@ from layerrope.studies.record import write_study_record
 from layerrope.study import Study
 
 SMALL = (
-    "A larger model or more tokens: these have 0.1 to 2 million weights in the layers, trained for minutes. The text is"
+    "A larger model or more tokens: these have 0.1 to 7 million weights in the layers, trained for minutes. The text is"
     " 240 MB of English prose published from 1688 to 1929, laid into `texts/` and not part of the repository; its"
     " vocabulary is a BPE of 4,096."
 )
@@ -54,8 +54,9 @@ PURPOSES = {
         "Does it still train at 512 layers?",
         "At width 32, which schemes keep improving as layers are added, and which fall apart?",
         SMALL
-        + " One seed and one rate for all depths and schemes; rates tuned for each are the fairer question. And more"
-        " steps: a hundred of 512 tokens show what falls apart at once, and little of what improves.",
+        + " More steps, above all: after a hundred of 512 tokens no model knows more than how often each token occurs,"
+        " at any depth, so the record shows that all of them stay finite to 512 layers, and not which is better. One"
+        " seed and one rate for all depths and schemes; rates tuned for each are the fairer question.",
     ),
     "competitors": Purpose(
         "LayerRoPE beside schemes that rebuild the residual stream",
@@ -66,8 +67,9 @@ PURPOSES = {
         "How much compute does it save?",
         "Over sizes at equal tokens per parameter: at which compute does each scheme reach a loss?",
         SMALL
-        + " The paper trains at 80 tokens per parameter, these runs at one. The two larger sizes have one seed, and the"
-        " largest one rate, that of the size before it.",
+        + " The paper trains at 80 tokens per parameter, these runs at one. The two larger sizes have one seed, and"
+        " some of their cells one rate; at the largest Pre-Norm is far better at half the rate of the others, so cells"
+        " with one rate flatter whoever has two.",
     ),
     "aspect": Purpose(
         "Depth against width at equal parameters",

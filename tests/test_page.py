@@ -177,6 +177,13 @@ def test_both_themes_travel_with_the_page_and_differ() -> None:
 
 
 def test_every_scheme_has_its_own_look_and_a_stranger_a_stable_one() -> None:
+    names = [f"layerrope:beta={i}" for i in range(20)] + ["layerrope", "layerrope-peri"]
+    colour, dash = (channel.to_dict() for channel in scheme_channels("scheme", names))
+    lines = dict(
+        zip(names, zip(colour["scale"]["range"], map(tuple, dash["scale"]["range"]), strict=True), strict=True)
+    )
+    assert len(set(lines.values())) == len(names)
+    assert lines["layerrope"] == (scheme_style("layerrope")[0], (1, 0))
     looks = {name: scheme_style(name) for name in SCHEME_STYLE}
     assert len({(colour, tuple(dash)) for colour, dash in looks.values()}) == len(looks)
     assert scheme_style("lns+layerrope")[0] == scheme_style("lns")[0]

@@ -36,6 +36,7 @@ PALETTE = {
     "grey": "#80868f",
 }
 SOLID, DASHED, DOTTED = [1, 0], [6, 3], [2, 2]
+PATTERNS = (SOLID, DASHED, DOTTED, [10, 4], [8, 3, 2, 3], [4, 4])
 
 # Scheme -> colour and stroke, the same in every chart and page.
 SCHEME_STYLE: dict[str, tuple[str, list[int]]] = {
@@ -89,6 +90,17 @@ def scheme_colours(names: Sequence[str]) -> alt.Scale:
     return alt.Scale(domain=list(names), range=[scheme_style(name)[0] for name in names])
 
 
+def _dashes(names: Sequence[str]) -> list[list[int]]:
+    """The dash pattern of each name: a name of the table keeps its own, another takes one free at its colour."""
+    looks = {name: scheme_style(name) for name in names if name in SCHEME_STYLE}
+    for name in names:
+        if name not in looks:
+            colour, dash = scheme_style(name)
+            free = [each for each in (dash, *PATTERNS) if (colour, each) not in looks.values()]
+            looks[name] = (colour, free[0] if free else dash)
+    return [looks[name][1] for name in names]
+
+
 def scheme_channels(field: str, names: Sequence[str], title: str = "scheme") -> tuple[alt.Color, alt.StrokeDash]:
     """The colour and stroke-dash channels of a line chart whose column `field` holds scheme names.
 
@@ -96,7 +108,7 @@ def scheme_channels(field: str, names: Sequence[str], title: str = "scheme") -> 
     """
     import altair as alt
 
-    dashes = alt.Scale(domain=list(names), range=[scheme_style(name)[1] for name in names])
+    dashes = alt.Scale(domain=list(names), range=_dashes(names))
     legend = alt.Legend(symbolType="stroke", title=title)
     return (
         alt.Color(f"{field}:N", scale=scheme_colours(names), legend=legend),
