@@ -59,7 +59,7 @@ def test_the_record_is_strict_and_true_to_the_runs(made: Path) -> None:
     assert row["val_loss"] == pytest.approx(sum(mine) / 2)
     assert (row["difference"]["n"], row["difference"]["level"], len(row["lost"])) == (2, 0.95, 2)
     assert record["command"].startswith("layerrope compare --schemes prenorm layerrope --lrs 0.003 0.01 1e+30")
-    assert record["command"].endswith(f"--steps 6 --jobs 0 --out {made}")
+    assert record["command"].endswith(f"--jobs 0 --steps 6 --out {made}")
     assert record["made_with"]["runs"][0]["torch"]
 
 
