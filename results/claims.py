@@ -208,32 +208,25 @@ def ended_in(record: str) -> Runs | None:
         return [row for row in csv.DictReader(lines) if row["status"] != "interrupted"]
 
 
-def by_rate(runs: Runs, scheme: str) -> dict[float, dict[int, float | None]]:
-    """Rate -> seed -> loss; None where the run was lost."""
-    found: dict[float, dict[int, float | None]] = {}
-    for row in runs:
-        if row["scheme"] == scheme:
-            loss = float(row["val_loss"]) if row["status"] == "done" else None
-            found.setdefault(float(row["lr"]), {})[int(row["seed"])] = loss
-    return found
-
-
-def best_lr(rates: dict[float, dict[int, float | None]]) -> float | None:
-    """The comparison's best rate of `by_rate`'s losses."""
-    return best_of((lr, seed, loss) for lr, of in rates.items() for seed, loss in of.items())
+def trials(runs: Runs, scheme: str) -> list[tuple[float, str, float | None]]:
+    """(rate, seed, loss) of a scheme's runs; None where a run was lost."""
+    mine = [row for row in runs if row["scheme"] == scheme]
+    return [(float(r["lr"]), r["seed"], float(r["val_loss"]) if r["status"] == "done" else None) for r in mine]
 
 
 def best(runs: Runs, scheme: str) -> dict[str, float]:
     """Loss by seed at the rate that a comparison would choose, without its lost seeds; empty where none ended."""
-    rates = by_rate(runs, scheme)
-    lr = best_lr(rates)
-    return {} if lr is None else {str(seed): loss for seed, loss in rates[lr].items() if loss is not None}
+    tried = trials(runs, scheme)
+    best_lr = best_of(tried)
+    return {seed: loss for lr, seed, loss in tried if lr == best_lr and loss is not None}
 
 
 def at_edge(runs: Runs, *names: str) -> list[str]:
     """Those of the schemes whose best rate is the lowest or the highest tried: a better one may lie beyond."""
-    rates = {name: by_rate(runs, name) for name in names}
-    return [name for name, of in rates.items() if of and best_lr(of) in (min(of), max(of))]
+    tried = {name: trials(runs, name) for name in names}
+    return [
+        name for name, of in tried.items() if of and best_of(of) in (min(lr for lr, *_ in of), max(lr for lr, *_ in of))
+    ]
 
 
 def edges(names: list[str]) -> str:
@@ -336,9 +329,8 @@ def share_of_magnitude(base: str, whole: str, part: str) -> Callable[[], Answer]
 def swept(runs: Runs, scheme: str) -> dict[str, dict[float, float | None]]:
     """Loss at every rate by seed; None where the run was lost, which is a rate that is not good."""
     found: dict[str, dict[float, float | None]] = {}
-    for row in (row for row in runs if row["scheme"] == scheme):
-        loss = float(row["val_loss"]) if row["status"] == "done" else None
-        found.setdefault(row["seed"], {})[float(row["lr"])] = loss
+    for lr, seed, loss in trials(runs, scheme):
+        found.setdefault(seed, {})[lr] = loss
     return found
 
 

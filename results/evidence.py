@@ -79,6 +79,10 @@ PURPOSES = {
 }
 
 
+PARALLEL = ("points", "keys", "labels")
+"""The fields of a study that have an entry a run."""
+
+
 def joined(folders: Sequence[Path], together: Path) -> Found:
     """One study of the runs of several, which are linked into the empty folder `together`."""
     parts = [read_found(folder).study for folder in folders]
@@ -93,9 +97,6 @@ def joined(folders: Sequence[Path], together: Path) -> Found:
     points, keys, labels = (tuple(x for part in parts for x in getattr(part, name)) for name in PARALLEL)
     return Found(together, Study(parts[0].name, parts[0].base, points, facts, keys, labels))
 
-
-PARALLEL = ("points", "keys", "labels")
-"""The fields of a study that have an entry a run."""
 
 if __name__ == "__main__":
     name, *folders = sys.argv[1:]
