@@ -400,7 +400,7 @@ def saves_compute(against: str | None) -> Callable[[], Answer]:
         if not found:
             return UNTOLD, "no saving can be read off the curves"
         first, words = found[0], saved(found[:1])[0]
-        if first.low is None or first.high is None:
+        if first.denied or first.low is None or first.high is None:
             return UNTOLD, words
         return (SAME if first.low > 1 else CONTRADICTS if first.high < 1 else UNTOLD), words
 

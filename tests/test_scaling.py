@@ -18,6 +18,7 @@ from layerrope.errors import InputError
 from layerrope.scaling import logsum_fit
 from layerrope.scaling.law import Curve, Law, Point, ScalingFit, fit_scaling, seed_weights
 from layerrope.scaling.logsum_fit import Problem, minimise, objective
+from layerrope.scaling.report import saved, saving_rows
 from layerrope.scaling.savings import best_baseline, compute_saving, resample, savings
 from layerrope.scaling.table import read_points
 
@@ -254,6 +255,36 @@ def test_beyond_the_sizes_trained_is_said() -> None:
     assert compute_saving(fit, "layerrope", "prenorm", target=2.6, resamples=None).interpolated
     assert not compute_saving(fit, "layerrope", "prenorm", target=2.2, resamples=None).interpolated
     assert not compute_saving(fit, "layerrope", "prenorm", target=3.4, resamples=None).interpolated
+
+
+def bent(last: float) -> list[Point]:
+    """A baseline on a line; a scheme on a worse one, but for the loss of its largest model."""
+    sizes = [1e18, 1e19, 1e20, 1e21]
+    plain = [Point("prenorm", 1.8 + 0.9 * (c / 1e19) ** -0.15, c) for c in sizes]
+    return plain + [Point("layerrope", p.loss + 0.05, p.compute) for p in plain[:-1]] + [Point("layerrope", last, 1e21)]
+
+
+def test_a_ratio_that_the_scheme_s_own_runs_deny_is_said() -> None:
+    points = bent(last=2.0)
+    saving = compute_saving(fit_scaling(points), "layerrope", "prenorm", resamples=None)
+    assert saving.ratio < 0.95  # the three small models outvote the large one, which beat the baseline's
+    assert saving.target > 2.0
+    assert saving.denied == pytest.approx((1e21, 2.0))
+    assert "SAY THE OPPOSITE: 2.0000 at 1e+21 FLOPs; do not quote" in saved([saving])[0]
+    assert "SAY THE OPPOSITE" in saving_rows([saving])[0]["its own runs"]
+    mirrored = [Point(p.scheme, p.loss - 0.1 if p.scheme == "layerrope" else p.loss, p.compute) for p in bent(2.6)]
+    saving = compute_saving(fit_scaling(mirrored), "layerrope", "prenorm", resamples=None)
+    assert saving.ratio > 1.05
+    assert saving.denied == pytest.approx((1e21, 2.5))
+
+
+def test_a_ratio_that_its_runs_bear_out_is_not_denied() -> None:
+    saving = compute_saving(fit_scaling(made(6)), "layerrope", "prenorm", resamples=None)
+    assert saving.denied is None
+    assert "OPPOSITE" not in saved([saving])[0]
+    assert "its own runs" not in saving_rows([saving])[0]
+    equal = [Point(name, p.loss, p.compute) for p in bent(2.0)[:4] for name in ("prenorm", "layerrope")]
+    assert compute_saving(fit_scaling(equal), "layerrope", "prenorm", resamples=None).denied is None
 
 
 def test_the_best_baseline_comes_first_and_pre_norm_second() -> None:

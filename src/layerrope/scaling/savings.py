@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from layerrope.errors import InputError, one_of
-from layerrope.scaling.law import Cell, Law, Point, ScalingFit, cell, optimum, schemes_of, variables
+from layerrope.scaling.law import NEAREST, Cell, Law, Point, ScalingFit, cell, optimum, schemes_of, variables
 from layerrope.scaling.logsum_fit import Array, Flags, minimise
 
 RESAMPLES = 2000
@@ -152,6 +152,8 @@ class Saving:
     resamples: int
     failed: int
     """resamples without a ratio: no convergence, or neither curve reaches the target"""
+    denied: tuple[float, float] | None = None
+    """FLOPs and loss of a model of `scheme` that says the opposite of the ratio (`_denying`)"""
 
 
 def compute_saving(
@@ -204,8 +206,9 @@ def compute_saving(
         theirs_B = np.full(len(goal_B), math.log(theirs)) if measured else _log_compute(made, baseline, goal_B)
         low, high, failed = _interval(theirs_B, _log_compute(made, scheme, goal_B), made.converged_B, level)
     count = 0 if made is None else len(made.converged_B)
+    ratio, denied = _ratio(theirs, mine), _denying(fit, scheme, goal, theirs, mine)
     return Saving(
-        scheme, baseline, goal, _ratio(theirs, mine), low, high, level, mine, theirs, measured, inside, count, failed
+        scheme, baseline, goal, ratio, low, high, level, mine, theirs, measured, inside, count, failed, denied
     )
 
 
@@ -222,8 +225,8 @@ def _against_point(
         mine_B = _log_compute(made, scheme, np.full(len(theirs_B), goal))
         low, high, failed = _interval(theirs_B, mine_B, made.converged_B, level)
     count, inside = 0 if made is None else len(made.converged_B), _within(fit, scheme, mine)
-    name, ratio = _elsewhere(baseline), _ratio(compute, mine)
-    return Saving(scheme, name, goal, ratio, low, high, level, mine, compute, True, inside, count, failed)
+    name, ratio, denied = _elsewhere(baseline), _ratio(compute, mine), _denying(fit, scheme, goal, compute, mine)
+    return Saving(scheme, name, goal, ratio, low, high, level, mine, compute, True, inside, count, failed, denied)
 
 
 def _elsewhere(model: tuple[float, float]) -> str:
@@ -237,6 +240,29 @@ def _ratio(theirs: float, mine: float) -> float:
     if not 0 < ratio < math.inf:
         raise InputError(f"{theirs:.3g} over {mine:.3g} FLOPs is a ratio of nothing: give a loss nearer those trained")
     return ratio
+
+
+def _denying(fit: ScalingFit, scheme: str, goal: float, theirs: float, mine: float) -> tuple[float, float] | None:
+    """A model of `scheme` that denies what the curves say: compute and loss (mean over seeds), or None.
+
+    Where the curves say that it needs more than the baseline, a model that reached the goal with no more; where they
+    say that it needs less, one that missed the goal with no less. Computes within `NEAREST` of each other are equal;
+    a ratio as near to 1 says nothing to deny. A near-absolute loss takes a scheme's farthest model for an outlier when
+    the others line up, and the largest model is the one that matters. Power form only: elsewhere a model off the
+    frontier may do worse with more compute.
+    """
+    if fit.form != "power" or 1 / NEAREST <= theirs / mine <= NEAREST:
+        return None
+    losses: dict[float, list[float]] = {}
+    for p in fit.points:
+        if p.scheme == scheme and p.compute is not None:
+            losses.setdefault(p.compute, []).append(p.loss)
+    means = {compute: float(np.mean(some)) for compute, some in losses.items()}
+    if mine > theirs:
+        against = [(loss - goal, c) for c, loss in means.items() if c <= theirs * NEAREST and loss < goal]
+    else:
+        against = [(goal - loss, c) for c, loss in means.items() if c * NEAREST >= theirs and loss > goal]
+    return (min(against)[1], means[min(against)[1]]) if against else None
 
 
 def _largest(fit: ScalingFit, scheme: str) -> list[int]:
