@@ -9,6 +9,7 @@ import pytest
 from inspector_files import growing, layered, write_folder
 
 from layerrope import cli
+from layerrope.charts import DRAWN, save_charts
 from layerrope.errors import InputError
 from layerrope.files import PAGE, PNG, SVG, apart, keep_others, ready, write_atomic
 from layerrope.lab import write_lab
@@ -61,6 +62,37 @@ def test_a_page_or_picture_takes_the_place_of_its_own_kind_alone(kind: str, note
     for _ in range(2):  # over an empty file, and over what was written then
         write(notes)
         assert notes.read_bytes().startswith(starts)
+
+
+def test_a_report_s_charts_replace_its_last_set_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "charts"
+    assert save_charts({}, folder) == []
+    assert not folder.exists()
+    save_charts(dict.fromkeys(["kept", "gone", "taken", "linked"], CHART), folder)
+    for name in ("mine", "elsewhere"):
+        (folder / f"{name}.png").write_bytes(PNG)
+    (folder / "taken.png").write_text(NOTES)
+    (folder / "linked.png").unlink()
+    (folder / "linked.png").symlink_to("elsewhere.png")
+    save_charts(dict.fromkeys(["kept", "new"], CHART), folder)
+    left = {"kept.png", "new.png", "mine.png", "elsewhere.png", "taken.png", "linked.png", DRAWN}
+    assert {path.name for path in folder.iterdir()} == left
+    save_charts({}, folder)
+    assert {path.name for path in folder.iterdir()} == left - {"kept.png", "new.png"}
+    assert (folder / "taken.png").read_text() == NOTES
+
+
+@pytest.mark.parametrize(
+    "said", ["", "{", "3", '{"a": 1}', '["../outside", 3, null, "", "in\\u0000side", ["x"]]', "[" * 9999]
+)
+def test_a_damaged_list_of_charts_removes_nothing(said: str, tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside.png", tmp_path / "charts"
+    outside.write_bytes(PNG)
+    folder.mkdir()
+    (folder / DRAWN).write_text(said)
+    save_charts({"new": CHART}, folder)
+    assert outside.exists()
+    assert (folder / "new.png").read_bytes().startswith(PNG)
 
 
 @pytest.mark.parametrize("found", [b"<", PAGE[:-1], PNG, b"\0" * 20])

@@ -141,6 +141,19 @@ def test_an_unfinished_comparison_is_reported_as_far_as_it_is(made: Path, tmp_pa
     assert sum(run["status"] == "interrupted" for run in record["runs"]) == 6
 
 
+def test_no_picture_of_an_earlier_report_is_left(made: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(made, copy)
+    (copy / "charts" / "mine.png").write_bytes((copy / "charts" / "final-losses.png").read_bytes())
+    for folder in copy.glob("*/"):
+        if (folder / "checkpoints").exists():
+            shutil.rmtree(folder / "checkpoints")
+    write_report(read_comparison(copy))
+    before, after = ({path.stem for path in (each / "charts").glob("*.png")} for each in (made, copy))
+    assert before - after == {"gains-by-depth", "stream-by-depth"}
+    assert after - before == {"mine"}
+
+
 def test_where_everything_diverged_the_report_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--schemes", "prenorm", "lns", "--lrs", "1e30", "--out", str(tmp_path), "--json"]
     assert cli.main(["compare", *HERE, *words]) == 1

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from layerrope.charts import save_charts
 from layerrope.cli import main
 from layerrope.comparing.intervals import Interval
 from layerrope.comparing.record import markdown
@@ -153,6 +154,7 @@ def test_a_comparison_of_which_nothing_ended_fails_with_its_runs_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     diverging(monkeypatch, {"prenorm", "lns"})
+    save_charts({"accuracy": {"data": {"values": []}, "mark": "point"}}, tmp_path)  # an earlier report's
     assert main(["vision", "--schemes", "prenorm", "lns", *SMALL, "--out", str(tmp_path)]) == 1
     shown = capsys.readouterr()
     assert "No run was trained to its end" in shown.out

@@ -6,15 +6,16 @@ An Altair chart is only a description. `embeddable` turns it into strict JSON fo
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerrope.errors import InputError
-from layerrope.files import PNG, SVG, strict, write_atomic
+from layerrope.files import PNG, SVG, keep_others, read_json, strict, unwritable, write_atomic, write_json
 
 if TYPE_CHECKING:
     import altair as alt
@@ -216,6 +217,43 @@ def save_png(chart: Chart, path: str | os.PathLike[str], scale: float = 2.0, mod
         embeddable(chart), vl_version=vega_lite_version(), scale=scale, config=theme(mode)
     )
     return write_atomic(path, data, over=PNG)
+
+
+DRAWN = ".drawn.json"
+"""Beside a report's pictures: the names of those that the report drew."""
+
+
+def save_charts(charts: Mapping[str, Chart], folder: Path) -> list[Path]:
+    """Draw every chart into `folder`/NAME.png, the whole set of a report, and remove what its last set had besides.
+
+    Pictures of other names are someone else's and stay. Raises InputError if it cannot write.
+    """
+    for name in _drawn(folder) - charts.keys():
+        _remove_picture(folder / f"{name}.png")
+    if charts or (folder / DRAWN).exists():
+        write_json(folder / DRAWN, sorted(charts))
+    return [save_png(chart, folder / f"{name}.png") for name, chart in charts.items()]
+
+
+def _drawn(folder: Path) -> set[str]:
+    """The charts of the set drawn last; none where nothing sound says so."""
+    with contextlib.suppress(InputError):
+        found = read_json(folder / DRAWN)
+        if isinstance(found, list):
+            return {name for name in found if isinstance(name, str) and name == os.path.basename(name)}
+    return set()
+
+
+def _remove_picture(path: Path) -> None:
+    """Unless something else has taken its place."""
+    try:
+        if path.is_file() and not path.is_symlink():
+            keep_others(path, PNG)
+            path.unlink()
+    except InputError:
+        return
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 def save_svg(chart: Chart, path: str | os.PathLike[str], mode: str = "light") -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from layerrope.charts import save_png
+from layerrope.charts import save_charts, save_png
 from layerrope.comparing.charts import (
     SITE_NAMES,
     WHEN,
@@ -108,8 +108,7 @@ def write_report(found: Comparison) -> dict[str, Any]:
         InputError: the folder cannot be written, or the text is no longer there.
     """
     figures = figures_of(found)
-    for figure in figures:
-        save_png(figure.chart, found.folder / "charts" / f"{figure.name}.png")
+    save_charts({figure.name: figure.chart for figure in figures}, found.folder / "charts")
     page(found, figures).write(found.folder / "report.html")
     made = document(found)
     write_json(found.folder / "result.json", made)

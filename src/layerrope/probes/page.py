@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerrope.charts import save_png
+from layerrope.charts import save_charts
 from layerrope.comparing.charts import Figure
 from layerrope.files import write_json
 from layerrope.page import Page
@@ -43,7 +43,7 @@ def write(found: Found, folder: Path, html: bool = True, png: bool = True) -> li
     made = figures(found) if html or png else []
     paths = [write_json(folder / "probe.json", list(found.values()))]
     paths += [page(found, made).write(folder / "probe.html")] if html else []
-    paths += [save_png(figure.chart, folder / "charts" / f"{figure.name}.png") for figure in made] if png else []
+    paths += save_charts({figure.name: figure.chart for figure in made}, folder / "charts") if png else []
     return paths
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from layerrope.charts import save_png
+from layerrope.charts import save_charts
 from layerrope.comparing.report import shown_rows
 from layerrope.files import write_atomic, write_json
 from layerrope.page import Page
@@ -26,8 +26,7 @@ def write_study_report(found: Found) -> tuple[Said, dict[str, Any]]:
         InputError: the folder cannot be written.
     """
     said = findings_of(found)
-    for figure in said.figures:
-        save_png(figure.chart, found.folder / "charts" / f"{figure.name}.png")
+    save_charts({figure.name: figure.chart for figure in said.figures}, found.folder / "charts")
     write_atomic(found.folder / "runs.csv", runs_csv(found))
     page(found, said).write(found.folder / "report.html")
     made = document(found, said)

@@ -149,7 +149,7 @@ def rows_of(runs: Sequence[VisionRun]) -> list[VisionRow]:
     for run in runs:
         by_scheme.setdefault(run.scheme, []).append(run)
     first = next(iter(by_scheme), None)
-    base = {} if first is None else _accuracies(by_scheme[first])
+    base = {} if first is None else _accuracies(by_scheme[first], _best_lr(by_scheme[first]))
     return [_row(name, mine, None if name == first else base) for name, mine in by_scheme.items()]
 
 
@@ -157,7 +157,7 @@ def _row(name: str, mine: Sequence[VisionRun], base: Mapping[int, float] | None)
     """One scheme's row; `base` is the accuracy of the first scheme by seed, None for that one itself."""
     lr, tried = _best_lr(mine), {run.lr for run in mine}
     losses = [run.val_loss for run in mine if run.lr == lr and run.val_loss is not None]
-    accuracies = _accuracies(mine)
+    accuracies = _accuracies(mine, lr)
     gains = [accuracies[seed] - base[seed] for seed in accuracies if seed in base] if base is not None else []
     return VisionRow(
         scheme=name,
@@ -175,9 +175,8 @@ def _best_lr(mine: Sequence[VisionRun]) -> float | None:
     return best_of((run.lr, run.seed, run.val_loss) for run in mine)
 
 
-def _accuracies(mine: Sequence[VisionRun]) -> dict[int, float]:
-    """By seed, at the scheme's best rate."""
-    lr = _best_lr(mine)
+def _accuracies(mine: Sequence[VisionRun], lr: float | None) -> dict[int, float]:
+    """By seed, at the rate `lr`."""
     return {run.seed: run.accuracy for run in mine if run.lr == lr and run.accuracy is not None}
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from layerrope.charts import save_png, scheme_colours
+from layerrope.charts import save_charts, scheme_colours
 from layerrope.comparing.charts import Figure
 from layerrope.comparing.intervals import Interval, by_luck
 from layerrope.files import csv_text, write_atomic, write_json
@@ -38,8 +38,7 @@ def write_vision(table: VisionTable, base: VisionTrainConfig, command: str, fold
     write_json(folder / "vision.json", document)
     write_atomic(folder / "runs.csv", runs_csv(table))
     figure = accuracies(table)
-    if figure is not None:
-        save_png(figure.chart, folder / "accuracy.png")
+    save_charts({} if figure is None else {figure.name: figure.chart}, folder)
     return document
 
 
