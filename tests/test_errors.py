@@ -10,20 +10,20 @@ from torch import nn
 
 from layerrope import ModelConfig
 from layerrope.bench.step import our_step
-from layerrope.errors import InputError, one_line, reason
+from layerrope.errors import InputError, in_full, one_line, reason
 from layerrope.training.machine import check_machine
 
 
 @pytest.mark.parametrize(
-    ("error", "says", "line"),
+    ("error", "says", "line", "all_of_it"),
     [
-        (ValueError(), "ValueError", "ValueError"),
-        (OSError(" \n "), "OSError", "OSError"),
-        (RuntimeError("\n no device \nat all"), "no device ", "RuntimeError: no device "),
+        (ValueError(), "ValueError", "ValueError", "ValueError"),
+        (OSError(" \n "), "OSError", "OSError", "OSError"),
+        (RuntimeError("\n no device \nat all"), "no device ", "RuntimeError: no device ", "no device at all"),
     ],
 )
-def test_an_exception_is_one_line(error: Exception, says: str, line: str) -> None:
-    assert (reason(error), one_line(error)) == (says, line)
+def test_an_exception_is_one_line(error: Exception, says: str, line: str, all_of_it: str) -> None:
+    assert (reason(error), one_line(error), in_full(error)) == (says, line, all_of_it)
 
 
 def silent(*_: Any, **__: Any) -> None:

@@ -272,6 +272,34 @@ def test_a_sound_checkpoint_with_other_contents_is_refused_in_one_line(tmp_path:
     assert "\n" not in str(caught.value)
 
 
+def test_a_checkpoint_that_fails_without_a_word_is_refused_with_the_kind_of_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(toy_config(), tmp_path, stop=until(3))
+
+    def silent(*_: Any) -> None:
+        raise KeyError
+
+    monkeypatch.setattr("layerrope.training.session._set_rng", silent)
+    with pytest.raises(InputError, match=r"of another version of this package: KeyError$"):
+        run(toy_config(), tmp_path)
+
+
+def test_weights_of_another_shape_are_named(tmp_path: Path) -> None:
+    from layerrope.training import checkpoint
+    from layerrope.training.trained import load_trained
+
+    run(toy_config(), tmp_path, stop=until(3))
+    folder = tmp_path / "checkpoints"
+    found = checkpoint.load(folder / "step-3")
+    other = {name: torch.zeros(2, 3) if name == "embed.weight" else t for name, t in found.tensors["model"].items()}
+    (folder / "step-3").rename(folder / "old")
+    checkpoint.save(folder, 3, checkpoint.Checkpoint(dict(found.tensors) | {"model": other}, found.state))
+    with pytest.raises(InputError, match=r"is of another model \(.*size mismatch for embed\.weight") as caught:
+        load_trained(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
 # ------------------------------------------------------------------------------------------------- losses, gradients
 def gradients(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}

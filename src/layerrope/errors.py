@@ -36,6 +36,11 @@ def reason(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def in_full(error: BaseException) -> str:
+    """All that another library's exception says, in one line: for those whose first line is but a heading."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def one_line(error: BaseException) -> str:
     """An exception's kind, and the first line of what it says where it says anything."""
     kind = type(error).__name__

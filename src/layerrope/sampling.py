@@ -50,11 +50,20 @@ def stream_text(model: LM | LoopedLM, tokenizer: Tokenizer, prompt: str, how: Sa
         InputError: the prompt is not UTF-8 or has tokens that the model does not know (both at once, before any
             text); the text outgrows learned positions; loops or a contrast that the model cannot have.
     """
+    return text_after(model, tokenizer, prompt_ids(model, tokenizer, prompt), how)
+
+
+def text_after(model: LM | LoopedLM, tokenizer: Tokenizer, ids: list[int], how: Sampling) -> Iterator[str]:
+    """`stream_text` of a prompt that `prompt_ids` has read.
+
+    Raises:
+        InputError: as `stream_text` says of the model.
+    """
     if isinstance(model, LoopedLM):
         how.drawing.counts(model)
     elif how.loops is not None or how.contrast is not None:
         raise InputError("only looped models have iterations: leave out loops and contrast")
-    return _pieces(model, tokenizer, prompt_ids(model, tokenizer, prompt), how)
+    return _pieces(model, tokenizer, ids, how)
 
 
 def prompt_ids(model: LM | LoopedLM, tokenizer: Tokenizer, prompt: str) -> list[int]:

@@ -12,7 +12,7 @@ from interop_models import model
 from layerrope import InputError, cli
 from layerrope.exporting.export import export
 from layerrope.sampling import Sampling, stream_text, stream_tokens
-from layerrope.text.tokens import Bytes
+from layerrope.text.tokens import Bytes, Subwords
 
 
 @pytest.mark.parametrize("scheme", ["layerrope", "hc", "layerrope-peri"])
@@ -44,6 +44,15 @@ def test_the_command_prints_the_same_text_each_time(tmp_path: Path, capsys: pyte
     assert said["prompt"] == "The"
     assert cli.main(words) == 0
     assert capsys.readouterr().out == f"The{said['text']}\n"
+
+
+def test_the_command_reads_its_prompt_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export(model(vocab_size=257), tmp_path / "m", tokenizer=Bytes(), reader="plain")
+    read: list[list[str]] = []
+    encode = Subwords.encode_batch
+    monkeypatch.setattr(Subwords, "encode_batch", lambda self, texts: read.append(texts) or encode(self, texts))
+    assert cli.main(["sample", str(tmp_path / "m"), "--prompt", "The", "--tokens", "2"]) == 0
+    assert read == [["The"]]
 
 
 def test_a_text_longer_than_those_trained_on_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

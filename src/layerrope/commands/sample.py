@@ -51,7 +51,7 @@ class Command:
 
     def run(self) -> int:
         from layerrope.looping.loopcd import read_contrast
-        from layerrope.sampling import Sampling, prompt_ids, stream_text
+        from layerrope.sampling import Sampling, prompt_ids, text_after
         from layerrope.training.machine import check_machine, threads
 
         if self.tokens < 1:
@@ -61,9 +61,10 @@ class Command:
         how = Sampling(*settings)
         device = check_machine(self.device)
         model, tokenizer, label = self._read()
-        made = stream_text(model.to(device).eval(), tokenizer, self.prompt, how)  # refuses what cannot be drawn
+        ids = prompt_ids(model, tokenizer, self.prompt)
+        made = text_after(model.to(device).eval(), tokenizer, ids, how)  # refuses what cannot be drawn
         note(f"{label}, scheme {model.config.scheme}")
-        longest = len(prompt_ids(model, tokenizer, self.prompt)) + self.tokens
+        longest = len(ids) + self.tokens
         if longest > model.config.seq_len:
             note(f"up to {longest} tokens, where the model was trained on {model.config.seq_len}: the end may be poor")
         with threads(self.threads):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import layerrope
-from layerrope.errors import InputError, MissingExtra, reason
+from layerrope.errors import InputError, MissingExtra, in_full
 from layerrope.exporting.proof import Trace, compare, demand
 from layerrope.exporting.publish import published
 from layerrope.exporting.stock import dtype_word
@@ -55,7 +55,7 @@ def export_timm(model: nn.Module, to: str | os.PathLike[str], *, overwrite: bool
         try:
             read = timm.create_model(f"local-dir:{aside}", pretrained=True)
         except RuntimeError as error:
-            raise InputError(f"timm cannot load what it saved of this model ({reason(error)})") from error
+            raise InputError(f"timm cannot load what it saved of this model ({in_full(error)[:300]})") from error
         proof = _prove(model, folded, read.to(_dtype(folded))) | {
             "reader": f"timm {timm.__version__}",
             "scheme": None if patch is None else patch.record["scheme"],

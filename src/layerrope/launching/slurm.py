@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from layerrope.errors import InputError, MissingExtra, reason
+from layerrope.errors import InputError, MissingExtra, in_full, reason
 from layerrope.files import read_json, unwritable, write_json
 from layerrope.launching.launch import ATTEMPTS, Job, Listener, Outcome
 from layerrope.launching.processes import GRACE
@@ -105,8 +105,7 @@ class Slurm:
             with self.executor.batch():
                 made = [self.executor.submit(task) for task in tasks]
         except Exception as error:  # submitit has several kinds, each with what sbatch said
-            said = " ".join(str(error).split())
-            raise InputError(f"Slurm refused the jobs: {said[-300:]}") from error
+            raise InputError(f"Slurm refused the jobs: {in_full(error)[-300:]}") from error
         return self._ids(made)
 
     def _ids(self, made: Sequence[Any]) -> list[str]:

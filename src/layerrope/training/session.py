@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerrope.errors import InputError
+from layerrope.errors import InputError, in_full
 from layerrope.model import IGNORED
 from layerrope.ranks.parallel import laid_out
 from layerrope.ranks.ranks import Ranks
@@ -167,8 +167,7 @@ class Session:
         try:
             self._restore(found)
         except (AttributeError, InputError, KeyError, TypeError, RuntimeError) as error:
-            words = " ".join(str(error).split())
-            raise InputError(f"checkpoint {path} is of another version of this package: {words}") from error
+            raise InputError(f"checkpoint {path} is of another version of this package: {in_full(error)}") from error
         self.warm = self.at.steps + WARM
         self.note(f"resumed at step {self.at.steps} from {path}")
         for name, old, new in self.folder.changes(self.config):

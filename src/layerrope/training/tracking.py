@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from layerrope.errors import InputError, MissingExtra, one_of
+from layerrope.errors import InputError, MissingExtra, in_full, one_of
 
 
 class Tracker(Protocol):
@@ -91,8 +91,7 @@ def start_trackers(
             try:
                 tracker = TRACKERS[name](run_dir, key, config, step)
             except Exception as error:
-                words = " ".join(str(error).split()) or type(error).__name__
-                raise InputError(f"tracker {name} does not start: {words}") from error
+                raise InputError(f"tracker {name} does not start: {in_full(error)}") from error
             stack.callback(tracker.close)
             trackers.append(tracker)
         yield trackers

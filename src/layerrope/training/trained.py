@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from layerrope.errors import InputError, reason
+from layerrope.errors import InputError, in_full
 from layerrope.model import LM
 from layerrope.training import checkpoint as checkpoints
 from layerrope.training.checkpoint import Checkpoint
@@ -77,7 +77,7 @@ def _fill(model: Model, found: Checkpoint, path: Path) -> None:
     try:
         model.load_state_dict(weights)
     except (KeyError, RuntimeError) as error:
-        raise InputError(f"checkpoint {path} is of another model ({reason(error)})") from error
+        raise InputError(f"checkpoint {path} is of another model ({in_full(error)[:300]})") from error
     check_finite(f"checkpoint {path}", weights.items())
 
 
