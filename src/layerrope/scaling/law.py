@@ -17,7 +17,7 @@ from typing import cast
 import numpy as np
 
 from layerrope.errors import InputError, one_of
-from layerrope.scaling.logsum_fit import Array, Problem, Solved, minimise, predict
+from layerrope.scaling.logsum_fit import Array, Problem, Solved, agreeing, best_of, minimise, predict
 
 FORMS: dict[str, tuple[str, ...]] = {"power": ("compute",), "chinchilla": ("n_params", "tokens")}
 """What each form is a law in."""
@@ -229,7 +229,7 @@ def fit_scaling(
     for group in groups:
         law = Law.of(known, group, form, floor, weights, e, delta)
         solved = minimise(law.starts(), law.y_N[None], law.problem)
-        best = int(np.argmin(solved.value_B))
+        best = int(best_of(solved.value_B[:, None], solved.converged_B[:, None])[0])
         searches.append(_search(group, solved, best))
         curves |= law.curves(solved.theta_BP[best])
     made = ScalingFit(form, floor, delta, known, tuple(weights.tolist()), curves, tuple(searches), ())
@@ -248,8 +248,8 @@ def _groups(points: Sequence[Point], floor: str) -> Iterable[Sequence[str]]:
 
 def _search(group: Sequence[str], solved: Solved, best: int) -> Search:
     value = float(solved.value_B[best])
-    agreeing = int((solved.value_B <= value * (1 + 1e-6) + 1e-15).sum())
-    return Search(tuple(group), value, bool(solved.converged_B[best]), len(solved.value_B), agreeing)
+    agree = int(agreeing(solved.value_B[:, None]).sum())
+    return Search(tuple(group), value, bool(solved.converged_B[best]), len(solved.value_B), agree)
 
 
 def _notes(fit: ScalingFit) -> Iterable[str]:

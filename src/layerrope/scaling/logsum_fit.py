@@ -20,6 +20,10 @@ TOLERANCE = 1e-5
 """Largest gradient at a minimum, relative to the sum of the sizes of its parts."""
 LONGEST = 2.0
 """Largest change of a parameter in one step: a factor of e^2 in what it is the logarithm of."""
+RIDGE = 1e-4
+"""Share of the largest curvature that full damping adds to each: what the points hardly determine moves slowly."""
+AGREE = 1e-6
+"""Objectives within this share of each other are one."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +78,11 @@ def _loss(residual_BN: Array, problem: Problem) -> Array:
 def minimise(theta_BP: Array, y_BN: Array, problem: Problem) -> Solved:
     """The minimum of every problem from its own start.
 
-    A step solves (J^T (Q + d W) J) s = -gradient: Q is 1 where the loss is a parabola and 0 where it is a line
-    (Newton), W is 1 and delta / |residual| there (reweighted least squares, which never overshoots by much). The
-    damping d of a problem falls with every step that lowers its loss and rises with every one that does not.
+    A step solves (J^T (Q + d W) J + d r I) s = -gradient: Q is 1 where the loss is a parabola and 0 where it is a line
+    (Newton), W is 1 and delta / |residual| there (reweighted least squares, which never overshoots by much), and the
+    ridge r keeps the step short along a curved valley, as that of a floor which the points hardly bound (Levenberg
+    1944, Marquardt 1963). The damping d of a problem falls with every step that lowers its loss and rises with every
+    one that does not.
 
     Args:
         theta_BP: starts.
@@ -102,6 +108,17 @@ def minimise(theta_BP: Array, y_BN: Array, problem: Problem) -> Solved:
     return Solved(theta_BP, value_B, converged_B)
 
 
+def best_of(value_SB: Array, converged_SB: Flags) -> NDArray[np.intp]:
+    """The start that ended lowest, for every problem, (B,): of those that agree with the lowest a converged one."""
+    usable_SB = converged_SB & agreeing(value_SB)
+    return np.where(usable_SB | ~usable_SB.any(0), value_SB, np.inf).argmin(0)
+
+
+def agreeing(value_SB: Array) -> Flags:
+    """Which starts ended at the lowest objective of their problem, (S, B)."""
+    return value_SB <= value_SB.min(0) * (1 + AGREE) + 1e-15
+
+
 def _step(theta_BP: Array, y_BN: Array, damping_B: Array, problem: Problem) -> tuple[Array, Flags]:
     """The next step of every problem, and whether it is at its minimum already."""
     fitted_BN, slope_BNP = predict(theta_BP, problem)
@@ -113,12 +130,30 @@ def _step(theta_BP: Array, y_BN: Array, damping_B: Array, problem: Problem) -> t
     flat_B = _is_flat(np.where(held_BP, 0.0, gradient_BP), pull_BN, slope_BNP, problem)
     softer_BN = problem.delta / np.maximum(size_BN, problem.delta)
     curve_BN = problem.weights_N * ((size_BN <= problem.delta) + damping_B[:, None] * softer_BN)
-    free_BNP = np.where(held_BP[:, None], 0.0, slope_BNP)
-    matrix_BPP = np.swapaxes(free_BNP * curve_BN[:, :, None], 1, 2) @ free_BNP
+    matrix_BPP = np.swapaxes(slope_BNP * curve_BN[:, :, None], 1, 2) @ slope_BNP
     diagonal_BP = np.einsum("bpp->bp", matrix_BPP)
-    diagonal_BP += 1e-12 * diagonal_BP.max(1, keepdims=True) + 1e-300 + held_BP
-    step_BP = np.linalg.solve(matrix_BPP, np.where(held_BP, 0.0, -gradient_BP)[..., None])[..., 0]
+    diagonal_BP += (1e-12 + RIDGE * damping_B[:, None]) * diagonal_BP.max(1, keepdims=True) + 1e-300
+    step_BP = _solve(matrix_BPP, gradient_BP, problem.least_P - theta_BP)
     return np.clip(step_BP, -LONGEST, LONGEST), flat_B
+
+
+def _solve(matrix_BPP: Array, gradient_BP: Array, room_BP: Array) -> Array:
+    """The minimum of gradient s + s matrix s / 2 over steps s of at least `room` (at most 0).
+
+    Where the free minimum lies beyond a bound, the step goes to the bound and the other parameters are solved for
+    again: their share of a step that was cut short would lead uphill. Exact for one bounded parameter, and there is
+    no more than one floor.
+    """
+    step_BP = np.linalg.solve(matrix_BPP, -gradient_BP[..., None])[..., 0]
+    beyond_BP = step_BP < room_BP
+    if not beyond_BP.any():
+        return step_BP
+    fixed_BP = np.where(beyond_BP, room_BP, 0.0)
+    rest_BP = -gradient_BP - np.einsum("bpq,bq->bp", matrix_BPP, fixed_BP)
+    free_BPP = np.where(beyond_BP[:, :, None] | beyond_BP[:, None, :], 0.0, matrix_BPP)
+    diagonal_BP = np.einsum("bpp->bp", free_BPP)
+    diagonal_BP += beyond_BP
+    return fixed_BP + np.linalg.solve(free_BPP, np.where(beyond_BP, 0.0, rest_BP)[..., None])[..., 0]
 
 
 def _is_flat(gradient_BP: Array, pull_BN: Array, slope_BNP: Array, problem: Problem) -> Flags:

@@ -10,10 +10,12 @@ import numpy as np
 
 from layerrope.errors import InputError, one_of
 from layerrope.scaling.law import NEAREST, Cell, Law, Point, ScalingFit, cell, optimum, schemes_of, variables
-from layerrope.scaling.logsum_fit import Array, Flags, minimise
+from layerrope.scaling.logsum_fit import Array, Flags, best_of, minimise
 
 RESAMPLES = 2000
 LEVEL = 0.95
+FLOORS = (0.02, 0.4, 0.75, 0.95)
+"""Starts of a refit beside the fit's own: the floor as a share of the lowest loss."""
 
 
 @dataclass(frozen=True)
@@ -95,20 +97,30 @@ def _distinct(points: Sequence[Point], rows: Sequence[int]) -> list[int]:
 
 
 def _refit(law: Law, fit: ScalingFit, y_BN: Array) -> tuple[Array, Flags]:
-    """The best of three starts: the fit's own parameters, and a lower and a higher floor."""
-    own = _packed(law, fit)
-    starts = [own]
-    if law.floors:
-        low, high = own.copy(), own.copy()
-        low[0] += math.log(0.8)
-        high[0] += 0.5 * (law.y_N.min() - own[0])
-        starts += [low, high]
+    """The best of several starts: the fit's own parameters, and other floors."""
+    starts = _starts(_packed(law, fit), law)
     solved = [minimise(np.tile(start, (len(y_BN), 1)), y_BN, law.problem) for start in starts]
-    value_SB = np.array([s.value_B for s in solved])
-    best_B = value_SB.argmin(0)
+    converged_SB = np.array([s.converged_B for s in solved])
+    best_B = best_of(np.array([s.value_B for s in solved]), converged_SB)
     rows = np.arange(len(y_BN))
     theta_SBP = np.array([s.theta_BP for s in solved])
-    return theta_SBP[best_B, rows], np.array([s.converged_B for s in solved])[best_B, rows]
+    return theta_SBP[best_B, rows], converged_SB[best_B, rows]
+
+
+def _starts(own_P: Array, law: Law) -> list[Array]:
+    """The fit's own parameters, and the same curves over other floors: of equal loss and slope in the middle."""
+    if not law.floors:
+        return [own_P]
+    log_heights_MK, exponents_MK = np.moveaxis(own_P[1:].reshape(-1, law.terms, 2), 2, 0)
+    above_M1 = np.exp(log_heights_MK).sum(1, keepdims=True)
+    middle_M1 = above_M1 + math.exp(own_P[0])
+    lowest = min(math.exp(law.y_N.min()), float(middle_M1.min()))
+    starts = [own_P]
+    for floor in np.array(FLOORS) * lowest:
+        ratio_M1 = (middle_M1 - floor) / above_M1
+        curves_MK2 = np.stack([log_heights_MK + np.log(ratio_M1), exponents_MK / ratio_M1], axis=-1)
+        starts.append(np.array([math.log(floor), *curves_MK2.ravel()]))
+    return starts
 
 
 def _packed(law: Law, fit: ScalingFit) -> Array:
