@@ -7,6 +7,7 @@ scale with the units. Dimensions: B problems (starts or resamples), T terms, N p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,7 +154,8 @@ def _solve(matrix_BPP: Array, gradient_BP: Array, room_BP: Array) -> Array:
     free_BPP = np.where(beyond_BP[:, :, None] | beyond_BP[:, None, :], 0.0, matrix_BPP)
     diagonal_BP = np.einsum("bpp->bp", free_BPP)
     diagonal_BP += beyond_BP
-    return fixed_BP + np.linalg.solve(free_BPP, np.where(beyond_BP, 0.0, rest_BP)[..., None])[..., 0]
+    others_BP1 = cast(Array, np.linalg.solve(free_BPP, np.where(beyond_BP, 0.0, rest_BP)[..., None]))
+    return fixed_BP + others_BP1[..., 0]
 
 
 def _is_flat(gradient_BP: Array, pull_BN: Array, slope_BNP: Array, problem: Problem) -> Flags:
