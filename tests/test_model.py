@@ -196,6 +196,8 @@ class TestConfig:
             ({"position": "rotery"}, "did you mean rotary"),
             ({"n_layer": 0}, "n_layer must be at least 1"),
             ({"n_layer": 10**9}, "n_layer must be at most 10000"),
+            ({"d_model": 4 * 10**30}, "d_model must be at most 100000000"),
+            ({"seq_len": 10**18}, "seq_len must be at most"),
             ({"eps": float("nan")}, "eps must be positive"),
         ],
     )

@@ -18,7 +18,7 @@ from layerrope import cli
 from layerrope.commands.account import Command as Account
 from layerrope.commands.train import Command as Train
 from layerrope.config import ModelConfig, tier
-from layerrope.roofline import COLUMNS, DEVICES, Device, collective_seconds, gains_elsewhere, parts_of, plan
+from layerrope.roofline import COLUMNS, DEVICES, Device, _divisors, collective_seconds, gains_elsewhere, parts_of, plan
 from layerrope.training.recipe import to_json
 
 ROOT = Path(__file__).parents[1]
@@ -120,11 +120,18 @@ def test_a_ring_moves_all_but_its_own_share_once() -> None:
     assert collective_seconds(0, 2, 16, H100) == pytest.approx(2 * 8 * 3e-6)
 
 
+@pytest.mark.parametrize("n", [1, 2, 12, 49, 97, 360, 1024])
+def test_a_batch_is_split_in_every_way(n: int) -> None:
+    assert _divisors(n) == [k for k in range(1, n + 1) if n % k == 0]
+
+
 def test_what_makes_no_plan_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in (
         (["--devices", "0"], "at least one device"),
         (["--devices", "8", "--gpu", "h1000"], "unknown gpu 'h1000'"),
         (["--devices", "8", "--batch-tokens", "0"], "one token"),
+        (["--devices", str(10**30)], "at most 1,073,741,824 devices"),
+        (["--devices", "1", "--batch-tokens", str(4 * 10**18)], "tokens: got 1 and 4000000000000000000"),
     ):
         assert cli.main(["account", "--tier", "micro", "--schemes", "prenorm", *words]) == 2
         assert message in capsys.readouterr().err

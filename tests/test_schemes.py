@@ -213,6 +213,8 @@ def test_each_row_says_its_rule_and_source(name: str) -> None:
         ("lns+scaledinit", "count depth twice"),
         ("prenorm+perinorm", "cannot add"),
         ("", "unknown scheme"),
+        (None, "named by text"),
+        (3, "named by text"),
         ("layerrope:beta=nan", "option beta of scheme 'layerrope' must be a finite"),
         ("layerrope:beta=1e999", "must be a finite"),
         ("layerrope:beta=1/nan", "must be a finite"),

@@ -71,6 +71,8 @@ def test_a_diverged_run_exits_with_1_and_shows_its_step(capsys: pytest.CaptureFi
         (["--tier", "61m"], "unknown tier '61m': did you mean 60m"),
         (["--preset", "modem"], "unknown preset 'modem': did you mean modern"),
         (["--n-head", "3"], "d_model 32 is not divisible by n_head 3"),
+        (["--batch-size", "1" + "0" * 30], "batch_size must lie between 1 and 1e+08"),
+        (["--d-ff", "1" + "0" * 18], "d_ff must be at most 100000000"),
         (["--precision", "fp16"], "unknown precision 'fp16'"),
         (["--device", "gpu"], "unknown device 'gpu'"),
         (["--track", "tensorbord"], "unknown tracker 'tensorbord'"),

@@ -10,15 +10,19 @@ from layerrope.errors import InputError, one_of
 
 MOST_LAYERS = 10_000
 """Models are built layer by layer: beyond, a damaged file or a slip of the finger would fill the memory."""
+MOST = 100_000_000
+"""Of any other number in a shape: the bytes of a matrix of so many rows and columns are still counted in 64 bits."""
 PAPER_EMBED_STD = math.sqrt(2 / 5)
 """Standard deviation of the embedding at the start on the papers' ladder (LayerRoPE, LNS, GaLore)."""
 
 
 def check_counts(config: Any, *names: str) -> None:
-    """Raise InputError for one of these numbers below 1, or for more layers than `MOST_LAYERS`."""
+    """Raise InputError for one of these numbers below 1 or above `MOST`, or for more layers than `MOST_LAYERS`."""
     for name in names:
         if getattr(config, name) < 1:
             raise InputError(f"{name} must be at least 1: got {getattr(config, name)}")
+        if getattr(config, name) > MOST and name != "n_layer":
+            raise InputError(f"{name} must be at most {MOST}: got {getattr(config, name)}")
     if config.n_layer > MOST_LAYERS:
         raise InputError(f"n_layer must be at most {MOST_LAYERS}: got {config.n_layer}")
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from layerrope.config import MOST
 from layerrope.errors import InputError, one_of
 from layerrope.text.prepare import Progress, prepare
 from layerrope.text.shards import Shard
@@ -49,8 +50,8 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         one_of("layout", self.layout, LAYOUTS)
-        if self.seq_len < 1:
-            raise InputError(f"seq_len is {self.seq_len}: a window has at least 1 position")
+        if not 1 <= self.seq_len <= MOST:
+            raise InputError(f"seq_len is {self.seq_len}: a window has at least 1 position, at most {MOST}")
         if not 0 < self.val_fraction < 1:
             raise InputError(f"val_fraction is {self.val_fraction}: it lies between 0 and 1, both excluded")
         for name in ("max_docs", "max_tokens", "max_val_tokens"):

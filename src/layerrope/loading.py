@@ -57,8 +57,7 @@ def load_lm(source: str | os.PathLike[str]) -> Loaded:
             finite, or a norm is zero throughout.
     """
     path = Path(source)
-    if not path.is_dir():
-        raise InputError(f"no such folder: {path}")
+    _check_folder(path)
     if is_olmo(path):
         return _checked(_from_olmo(path))
     if checkpoints.is_step(path):
@@ -75,6 +74,13 @@ def load_lm(source: str | os.PathLike[str]) -> Loaded:
     if config.get("model_type") == "layerrope":
         return _checked(_from_export(path, config))
     return _checked(_from_stock(path, config))
+
+
+def _check_folder(path: Path) -> None:
+    if path.suffix == ".gguf" or (path.is_dir() and not (path / "config.json").exists() and any(path.glob("*.gguf"))):
+        raise InputError(f"{path} is a GGUF file, which llama.cpp reads: give the run or the folder it was made from")
+    if not path.is_dir():
+        raise InputError(f"{path} is a file: give its folder" if path.exists() else f"no such folder: {path}")
 
 
 def run_data(path: Path) -> Dataset | None:

@@ -9,6 +9,7 @@ Dimensions: N devices, P parameters, d width, L layers, T positions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -20,6 +21,8 @@ from layerrope.config import ModelConfig
 from layerrope.errors import InputError
 from layerrope.model import LM
 
+MOST_DEVICES, MOST_TOKENS = 2**30, 2**40
+"""Of a plan, and of a step: every way to divide its sequences is looked at."""
 MOVES = 4
 """Times that what the backward pass keeps crosses the memory: written and read, and its gradient written and read.
 Counted uncompiled, so an upper bound: a compiler fuses some of it away."""
@@ -170,14 +173,23 @@ def plan(config: ModelConfig, n: int, device: Device, batch_tokens: int = 2**20)
     parts, with and without recomputing activations. Every device has at least one sequence.
 
     Raises:
-        InputError: fewer than one device or token.
+        InputError: fewer than one device or token, or more than `MOST_DEVICES` or `MOST_TOKENS`.
     """
     if n < 1 or batch_tokens < 1:
         raise InputError(f"a plan needs at least one device and one token: got {n} and {batch_tokens}")
+    if n > MOST_DEVICES or batch_tokens > MOST_TOKENS:
+        raise InputError(
+            f"a plan is for at most {MOST_DEVICES:,} devices and {MOST_TOKENS:,} tokens: got {n} and {batch_tokens}"
+        )
     sequences = max(1, round(batch_tokens / n / config.seq_len))
-    splits = [k for k in range(1, sequences + 1) if sequences % k == 0]
-    found = [_plan(config, n, device, sequences, k, recomputes) for k in splits for recomputes in (False, True)]
+    ways = [(k, recomputes) for k in _divisors(sequences) for recomputes in (False, True)]
+    found = [_plan(config, n, device, sequences, k, recomputes) for k, recomputes in ways]
     return min(found, key=lambda p: (not p.fits, p.seconds if p.fits else p.bytes))
+
+
+def _divisors(n: int) -> list[int]:
+    small = [k for k in range(1, math.isqrt(n) + 1) if n % k == 0]
+    return sorted({*small, *(n // k for k in small)})
 
 
 def _plan(config: ModelConfig, n: int, device: Device, sequences: int, splits: int, recomputes: bool) -> Plan:

@@ -28,8 +28,10 @@ def parse(spec: str) -> list[tuple[str, dict[str, Any]]]:
     [('hc', {'n': 2, 'dynamic': False}), ('layerrope', {'beta': (0, -0.5)})]
 
     Raises:
-        InputError: an option without a value.
+        InputError: an option without a value, or something else than text.
     """
+    if not isinstance(spec, str):
+        raise InputError(f"a scheme is named by text, such as layerrope:rotation=off: got {spec!r}")
     return [_part(part) for part in spec.replace(" ", "").split("+")]
 
 

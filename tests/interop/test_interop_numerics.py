@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert [row["format"] for row in said["rows"]] == list(FORMATS)
     assert len(said["largest"]) == 3
     assert cli.main(words) == 0
-    assert "int4" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "int4" in shown.out
+    assert re.search(r"\d+ positions of .*text\.txt", " ".join(shown.err.split()))
     assert cli.main(["eval", str(tmp_path / "m"), "--numerics"]) == 2
     assert "--text" in capsys.readouterr().err

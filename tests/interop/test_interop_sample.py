@@ -87,6 +87,15 @@ def test_a_folder_without_tokenizer_is_named(tmp_path: Path, capsys: pytest.Capt
     assert "without a tokenizer" in capsys.readouterr().err
 
 
+def test_a_gguf_is_no_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = export(model("prenorm", vocab_size=257), tmp_path / "m", as_="gguf", tokenizer=Bytes(), reader="plain")
+    for source in (made.folder, made.folder / "model.gguf"):
+        assert cli.main(["sample", str(source)]) == 2
+        assert "is a GGUF file" in capsys.readouterr().err
+    assert cli.main(["sample", str(made.folder / "proof.json")]) == 2
+    assert "proof.json is a file: give its folder" in capsys.readouterr().err
+
+
 def test_prompts_beyond_the_vocabulary_are_refused() -> None:
     with pytest.raises(InputError, match="gives id 122, the model knows 61"):
         list(stream_text(model(), Bytes(), "z", Sampling()))

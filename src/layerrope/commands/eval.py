@@ -132,12 +132,15 @@ class Command:
         if (Path(self.source) / "study.json").is_file():
             return self._numerics_by_scheme()
         loaded = load_lm(self.source)
-        found = numerics(loaded.model, self._batches(loaded))
+        batches = self._batches(loaded)
+        found = numerics(loaded.model, batches)
         if self.json:
             emit_json({"source": self.source, "scheme": loaded.model.config.scheme, **asdict(found)})
             return 0
         for made in numerics_tables(found):
             out.print(made)
+        text = "its own validation text" if self.text is None else self.text
+        note(f"{loaded.label}: {sum(targets.numel() for _, targets in batches):,} positions of {text}")
         return 0
 
     def _numerics_by_scheme(self) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from layerrope.config import ModelConfig
+from layerrope.config import MOST, ModelConfig
 from layerrope.data import DataConfig
 from layerrope.errors import InputError, one_of
 from layerrope.training.optim import OPTIMIZERS
@@ -149,6 +149,7 @@ _LEAST: dict[str, int] = {
 }
 
 _RANGES: dict[str, tuple[float, float]] = {
+    "batch_size": (1, MOST),
     "warmup": (0, 1),
     "decay": (0, 1),
     "min_lr": (0, 1),

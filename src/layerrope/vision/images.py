@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from layerrope.config import MOST
 from layerrope.errors import InputError, MissingExtra, one_of, reason
 from layerrope.text.windows import permutation, visited
 
@@ -54,8 +55,8 @@ class ImageConfig:
             raise InputError(f"val_fraction is {self.val_fraction}: it lies between 0 and 1, both excluded")
         if self.shift < 0:
             raise InputError(f"shift is a number of pixels: got {self.shift}")
-        if self.image_size is not None and self.image_size < 1:
-            raise InputError(f"image_size is {self.image_size}: at least 1 pixel")
+        if self.image_size is not None and not 1 <= self.image_size <= MOST:
+            raise InputError(f"image_size is {self.image_size}: at least 1 pixel, at most {MOST}")
 
 
 class ImageData:
