@@ -17,6 +17,9 @@ from layerrope import cli
 from layerrope.errors import InputError
 from layerrope.files import write_json
 from layerrope.scaling import logsum_fit
+from layerrope.scaling.law import Point, fit_scaling
+from layerrope.scaling.report import FitReport, chart, saved
+from layerrope.scaling.savings import compute_saving
 from layerrope.scaling.table import read_points
 from layerrope.studies import Ask, plan_study
 from layerrope.study import write_study
@@ -251,11 +254,50 @@ def test_a_table_s_best_rate_is_the_comparison_s(tmp_path: Path) -> None:
         ("scheme;compute;loss\na;1;3\n", "separated by commas"),
         ("scheme,compute,loss,status\na,1,3,finished\n", "line 2: status is 'finished'"),
         (b"\xff\xfe\x00scheme", "not a readable CSV"),
+        ("scheme,compute,loss\n\n\na,1e18,3\n\na,x,3\n", "line 6: compute is 'x'"),
+        ('scheme,compute,loss\n"a\nb",1e18,3\na,x,3\n', "line 4: compute is 'x'"),
+        ('scheme,compute,loss\na,1e18,3\n"a,1e19,3\na,1e20,3\n', "not a readable CSV table .unexpected end of data"),
     ],
 )
 def test_tables_that_are_none(text: str | bytes, said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=said):
         points_of(tmp_path, text)
+
+
+def test_empty_lines_and_nameless_columns_are_left_alone(tmp_path: Path) -> None:
+    points, notes = points_of(tmp_path, "\n,scheme,compute,loss\n\n0.5,a,1e18,3.0\n0.1,a,1e19,2.5\n\n")
+    assert [(p.compute, p.loss, p.seed) for p in points] == [(1e18, 3.0, ""), (1e19, 2.5, "")]
+    assert notes == []
+
+
+def test_where_nobody_saves_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for scheme, said in (("lns", "--whose"), ("layerrope", "--baselines")):
+        rows = "".join(f"{scheme},{10.0**k},{2 + 10 ** (1 - k / 10)}\n" for k in range(10, 15))
+        (tmp_path / "t.csv").write_text("scheme,compute,loss\n" + rows)
+        found = run(capsys, tmp_path / "t.csv", "--resamples", 0)
+        assert found["savings"] == []
+        assert sum("No saving: " in note and said in note for note in found["notes"]) == 1
+
+
+def test_a_scheme_whose_name_ends_like_a_model_from_elsewhere_is_none() -> None:
+    points = [
+        Point(s, 2 + a * 10 ** (-k / 10), 10.0**k) for s, a in (("my FLOPs", 3), ("layerrope", 2)) for k in range(5)
+    ]
+    saving = compute_saving(fit_scaling(points), "layerrope", "my FLOPs", resamples=None)
+    assert saved([saving])[0].startswith("Compute saved against my FLOPs at the loss of its largest model, ")
+
+
+def test_a_saving_that_its_own_runs_deny_is_not_drawn() -> None:
+    sizes = [10.0**k for k in range(18, 22)]
+    plain = [Point("prenorm", 1.8 + 0.9 * (c / 1e19) ** -0.15, c) for c in sizes]
+    bent = [Point("layerrope", p.loss - 0.05, p.compute) for p in plain[:-1]] + [Point("layerrope", 2.5, 1e21)]
+    fit = fit_scaling([*plain, *bent])
+    saving = compute_saving(fit, "layerrope", "prenorm", resamples=None)
+    assert saving.denied == pytest.approx((1e21, 2.5))
+    drawn = json.dumps(chart(FitReport(fit, None, [saving], (), "", "")).to_dict())
+    assert f"layerrope {saving.ratio:.2f}x" not in drawn
+    agreed = json.dumps(chart(FitReport(fit, None, [replace(saving, denied=None)], (), "", "")).to_dict())
+    assert f"layerrope {saving.ratio:.2f}x" in agreed
 
 
 def test_runs_that_nothing_tells_apart_count_as_seeds_and_are_said(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def _solve(matrix_BPP: Array, gradient_BP: Array, room_BP: Array) -> Array:
     again: their share of a step that was cut short would lead uphill. Exact for one bounded parameter, and there is
     no more than one floor.
     """
-    step_BP = np.linalg.solve(matrix_BPP, -gradient_BP[..., None])[..., 0]
+    step_BP = cast(Array, np.linalg.solve(matrix_BPP, -gradient_BP[..., None]))[..., 0]
     beyond_BP = step_BP < room_BP
     if not beyond_BP.any():
         return step_BP
@@ -154,8 +154,7 @@ def _solve(matrix_BPP: Array, gradient_BP: Array, room_BP: Array) -> Array:
     free_BPP = np.where(beyond_BP[:, :, None] | beyond_BP[:, None, :], 0.0, matrix_BPP)
     diagonal_BP = np.einsum("bpp->bp", free_BPP)
     diagonal_BP += beyond_BP
-    others_BP1 = cast(Array, np.linalg.solve(free_BPP, np.where(beyond_BP, 0.0, rest_BP)[..., None]))
-    return fixed_BP + others_BP1[..., 0]
+    return fixed_BP + np.linalg.solve(free_BPP, np.where(beyond_BP, 0.0, rest_BP)[..., None])[..., 0]
 
 
 def _is_flat(gradient_BP: Array, pull_BN: Array, slope_BNP: Array, problem: Problem) -> Flags:

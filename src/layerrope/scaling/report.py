@@ -14,7 +14,7 @@ from layerrope.charts import save_png, scheme_channels, scheme_colours
 from layerrope.errors import InputError
 from layerrope.page import Page
 from layerrope.scaling.law import FORMS, ScalingFit, cell, schemes_of, variables
-from layerrope.scaling.savings import Resamples, Saving, is_baseline
+from layerrope.scaling.savings import Resamples, Saving, elsewhere, is_baseline
 
 if TYPE_CHECKING:
     import altair as alt
@@ -135,7 +135,7 @@ def saved(savings: Sequence[Saving]) -> list[str]:
 
 def _against(s: Saving) -> str:
     loss = f"the loss of its largest model, {s.target:.4f}" if s.measured else f"a loss of {s.target:.4f}"
-    if s.baseline.endswith("FLOPs"):  # a model from elsewhere, which its name describes
+    if s.baseline == elsewhere((s.baseline_compute, s.target)):  # its name says all of it
         return f"Compute saved against {s.baseline}"
     return f"Compute saved against {s.baseline} at {loss}"
 
@@ -223,11 +223,14 @@ def _curve_rows(fit: ScalingFit) -> list[dict[str, Any]]:
 
 
 def _arrows(savings: Sequence[Saving], x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    """For every baseline a line from the compute of the scheme that saves most to its own, with the ratio beside it."""
+    """For every baseline a line from the compute of the scheme that saves most to its own, with the ratio beside it.
+
+    A saving that the scheme's own runs deny is none to point at.
+    """
     import altair as alt
     import polars as pl
 
-    most = {s.baseline: s for s in sorted(savings, key=lambda s: s.ratio)}
+    most = {s.baseline: s for s in sorted(savings, key=lambda s: s.ratio) if not s.denied}
     if not most:
         return []
     rows = [

@@ -237,11 +237,11 @@ def _against_point(
         mine_B = _log_compute(made, scheme, np.full(len(theirs_B), goal))
         low, high, failed = _interval(theirs_B, mine_B, made.converged_B, level)
     count, inside = 0 if made is None else len(made.converged_B), _within(fit, scheme, mine)
-    name, ratio, denied = _elsewhere(baseline), _ratio(compute, mine), _denying(fit, scheme, goal, compute, mine)
+    name, ratio, denied = elsewhere(baseline), _ratio(compute, mine), _denying(fit, scheme, goal, compute, mine)
     return Saving(scheme, name, goal, ratio, low, high, level, mine, compute, True, inside, count, failed, denied)
 
 
-def _elsewhere(model: tuple[float, float]) -> str:
+def elsewhere(model: tuple[float, float]) -> str:
     """The name of a model from elsewhere, by its compute and loss."""
     return f"{model[1]:g} at {model[0]:.3g} FLOPs"
 
@@ -361,6 +361,15 @@ def _comparable(fit: ScalingFit, baselines: Sequence[str]) -> tuple[list[str], l
     return able, refused
 
 
+def _nobody(whose: Sequence[str], asked: Sequence[str], against_point: tuple[float, float] | None) -> list[str]:
+    """A sentence where there is nobody to save, or nobody to save against."""
+    if not whose:
+        return ["No saving: no scheme here has LayerRoPE's gains; `layerrope fit --whose` names others."]
+    if not asked and against_point is None:
+        return ["No saving: every scheme here has LayerRoPE's gains; `layerrope fit --baselines` names one as it."]
+    return []
+
+
 def savings(
     fit: ScalingFit,
     *,
@@ -392,6 +401,7 @@ def savings(
     whose = tuple(schemes) or tuple(name for name in names if not is_baseline(name))
     asked = tuple(baselines) or tuple(name for name in names if is_baseline(name) and name not in whose)
     against, refused = _comparable(fit, asked)
+    refused += _nobody(whose, asked, against_point)
     made = resample(fit, resamples) if isinstance(resamples, int) else resamples
     found: list[Saving] = []
     rivals: list[str | tuple[float, float]] = []
@@ -403,6 +413,6 @@ def savings(
             try:
                 found.append(compute_saving(fit, scheme, rival, target=goal, resamples=made))
             except InputError as error:
-                name = _elsewhere(rival) if isinstance(rival, tuple) else rival
+                name = elsewhere(rival) if isinstance(rival, tuple) else rival
                 refused.append(f"{scheme} against {name}: {error}")
     return found, refused

@@ -27,8 +27,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "status": ("status",),
 }
 """What a table may hold, each under one of these headers; any other column is left alone."""
-MORE = "\0"
-"""Where the CSV reader puts cells beyond the header; no header is named so."""
 UNSAID = 0.0
 """Stands for the learning rate of a run of which the table gives none; no rate is zero."""
 LOST = ("diverged", "failed", "interrupted")
@@ -117,20 +115,21 @@ def _at_best_rate(rows: Sequence[Row]) -> list[Row]:
 def _csv_rows(path: Path) -> list[Row]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, restkey=MORE, restval="")
-            lines, header = list(reader), list(reader.fieldnames or ())
+            reader = csv.reader(file, strict=True)  # a quote that is never closed would swallow the rows after it
+            rows = [(reader.line_num, cells) for cells in reader if cells]
     except FileNotFoundError as error:
         raise InputError(f"no such table: {path}") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} is not a readable CSV table ({reason(error)})") from error
-    if not lines:
+    if len(rows) < 2:
         raise InputError(f"{path} has no rows: give a CSV table with a header, {_wanted()}")
+    header = rows[0][1]
     names = {key: _column(header, key, path) for key in COLUMNS}
     if names["scheme"] is None or names["loss"] is None:
         one = len(header) == 1 and any(mark in header[0] for mark in ";\t")
         why = "cells must be separated by commas" if one else f"give {_wanted()}"
         raise InputError(f"{path} lacks a column {'scheme' if names['scheme'] is None else 'loss'}: {why}")
-    return [_row(line, names, f"{path}, line {i}") for i, line in enumerate(lines, start=2)]
+    return [_row(cells, header, names, f"{path}, line {number}") for number, cells in rows[1:]]
 
 
 def _column(header: Sequence[str], key: str, path: Path) -> str | None:
@@ -146,12 +145,15 @@ def _wanted() -> str:
     return "scheme, loss and compute, or scheme, loss, n_params and tokens; seed, lr and status where there are some"
 
 
-def _row(line: Mapping[str, str], names: Mapping[str, str | None], where: str) -> Row:
+def _row(cells: Sequence[str], header: Sequence[str], names: Mapping[str, str | None], where: str) -> Row:
     """One line of the table. Raises InputError for what is no number."""
+    if len(cells) > len(header):
+        raise InputError(f"{where}: more cells than the header has; quote a cell that holds a comma")
+    line = dict(zip(header, cells, strict=False))  # cells left out at the end are empty
 
     def text(key: str) -> str:
         name = names[key]
-        return "" if name is None else (line[name] or "").strip()
+        return "" if name is None else line.get(name, "").strip()
 
     def number(key: str) -> float | None:
         try:
@@ -165,8 +167,6 @@ def _row(line: Mapping[str, str], names: Mapping[str, str | None], where: str) -
             raise InputError(f"{where}: {key} is {found:g}, not a positive number")
         return found
 
-    if line.get(MORE):
-        raise InputError(f"{where}: more cells than the header has; quote a cell that holds a comma")
     if not text("scheme"):
         raise InputError(f"{where}: no scheme")
     scheme, status = " ".join(text("scheme").split()), text("status").lower()
