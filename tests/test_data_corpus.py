@@ -55,7 +55,7 @@ def test_every_work_has_its_source() -> None:
     assert "CC0" in sources
 
 
-def test_a_wheel_carries_the_corpus(tmp_path: Path) -> None:
+def test_a_wheel_carries_the_corpus_and_everything_else_of_the_package(tmp_path: Path) -> None:
     pytest.importorskip("hatchling")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -63,3 +63,7 @@ def test_a_wheel_carries_the_corpus(tmp_path: Path) -> None:
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         for path in CORPUS.iterdir():
             assert wheel.read(f"layerrope/corpus/{path.name}") == path.read_bytes()
+        package = ROOT / "src"
+        files = (path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc")
+        assert {str(path.relative_to(package)) for path in files} <= set(wheel.namelist())
+        assert "layerrope/py.typed" in wheel.namelist()

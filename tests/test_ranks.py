@@ -21,7 +21,7 @@ from layerrope import cli
 from layerrope.errors import InputError
 from layerrope.ranks.parallel import form_of
 from layerrope.ranks.place import VARIABLES, rank_place
-from layerrope.ranks.ranks import Ranks
+from layerrope.ranks.ranks import Ranks, join
 from layerrope.train import train
 from layerrope.training import checkpoint
 
@@ -109,6 +109,7 @@ def test_one_process_has_no_ranks(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         form_of("fsdp", rank_config(), Ranks())
     assert (Ranks().gather([1]), Ranks().add([2.0]), Ranks().any(True)) == ([[1]], [2.0], True)
     assert rank_place() is None
+    assert join(rank_place()) == Ranks()
     for name in VARIABLES:
         monkeypatch.setenv(name, "2")
     for rank in ("x", "2"):

@@ -370,7 +370,7 @@ def reapply(model: nn.Module, record: Mapping[str, Any], folder: Path) -> nn.Mod
     anatomy = dissect(model, None if architecture is None else str(architecture))
     gains, sites = _build_gains(str(record.get("scheme")), anatomy)
     if record.get("sites", list(sites)) != list(sites):
-        raise InputError(f"{folder}: config.json has gains on {record['sites']}, this model has sites {list(sites)}")
+        raise InputError(f"{folder}: config.json has gains on {record['sites']!r}, this model has sites {list(sites)}")
     patch = Patch(model, anatomy, sites, bool(record.get("replaced")), dict(record), {}, originals=None)
     _install(patch, gains)
     _load_gains(patch.gains, folder)

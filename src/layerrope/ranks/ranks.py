@@ -141,14 +141,16 @@ class Ranks:
             dist.destroy_process_group()
 
 
-def join(place: Place, patience: timedelta = PATIENCE) -> Ranks:
-    """Meet the other ranks, over gloo for the CPU and nccl for CUDA.
+def join(place: Place | None, patience: timedelta = PATIENCE) -> Ranks:
+    """Meet the other ranks, over gloo for the CPU and nccl for CUDA. None: there are no others.
 
     Raises:
         InputError: they did not all come within `patience`.
     """
     from torch.distributed.rendezvous import rendezvous
 
+    if place is None:
+        return Ranks()
     cuda = torch.cuda.is_available() and dist.is_nccl_available()
     if cuda and place.local < torch.cuda.device_count():
         torch.cuda.set_device(place.local)
