@@ -153,7 +153,7 @@ def test_the_how_to_runs_and_names_flags_that_exist(capsys: pytest.CaptureFixtur
     text = (ROOT / "docs" / "scaling-out.md").read_text()
     (block,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     exec(block, {})
-    assert capsys.readouterr().out == "None\n"
+    assert capsys.readouterr().out == "None 1\n"
     flags = {f"--{name.replace('_', '-')}" for command in (Train, Account) for name in command.__dataclass_fields__}
     launchers = {"--nproc-per-node", "--nnodes", "--node-rank", "--rdzv-endpoint", "--shutdown-timeout"}
     assert set(re.findall(r"--[a-z][a-z-]*", text)) - launchers <= flags
