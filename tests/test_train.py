@@ -146,7 +146,17 @@ def test_a_config_json_of_another_shape_is_refused_by_field(
 
 
 @pytest.mark.parametrize(
-    "change", [{"status": "fine"}, {"status": 3}, {"step": "x"}, {"val_loss": "low"}, {"seconds": None}]
+    "change",
+    [
+        {"status": "fine"},
+        {"status": 3},
+        {"step": "x"},
+        {"val_loss": "low"},
+        {"val_loss": math.nan},
+        {"val_loss": math.inf},
+        {"val_loss": -1.0},
+        {"seconds": None},
+    ],
 )
 def test_a_result_of_another_shape_is_refused_by_field(tmp_path: Path, change: dict[str, Any]) -> None:
     run(toy_config(), tmp_path)

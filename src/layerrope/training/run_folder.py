@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import platform
 import re
@@ -93,6 +94,8 @@ def read_result(folder: str | os.PathLike[str]) -> Result | None:
     try:
         result = from_json(Result, read_json(path), str(path))
         one_of("status", result.status, STATUSES)
+        if result.val_loss is not None and not 0 <= result.val_loss < math.inf:
+            raise InputError(f"val_loss is {result.val_loss:g}, no cross-entropy")
     except (InputError, TypeError) as error:
         raise InputError(f"{path} is not the result of a run ({error}): remove it to train again") from error
     record = read_record(folder)
