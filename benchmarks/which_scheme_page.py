@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -144,6 +145,43 @@ def step_times() -> dict[str, float]:
     return {r["name"]: r["ratio"] for r in rows if r["name"] in schemes}
 
 
+def by_setting(record: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """Setting -> scheme -> its row at the best rate, in the order of the record of a study: best scheme first."""
+    found = json.loads((ROOT / "results" / record / "findings.json").read_text(encoding="utf-8"))["settings"]
+    rows: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in found:
+        if row["val_loss"] is not None:
+            rows.setdefault(" ".join(map(str, row["setting"].values())), {})[row["scheme"]] = row
+    return rows
+
+
+def study_table(record: str) -> str:
+    """A line a scheme and a column a setting: the loss at its best rate, with a mark where that is an edge."""
+    found = by_setting(record)
+    last = found[list(found)[-1]]
+    lines = [
+        f"| scheme | {' | '.join(f'{name}, {_seeds(rows)}' for name, rows in found.items())} |",
+        f"|---|{'---|' * len(found)}",
+    ]
+    for scheme in last:
+        cells = [_cell(rows[scheme]) if scheme in rows else "lost" for rows in found.values()]
+        lines.append(f"| `{scheme}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _seeds(rows: dict[str, dict[str, Any]]) -> str:
+    counts = sorted({row["seeds"] for row in rows.values()})
+    return "one seed" if counts == [1] else f"{' or '.join(map(str, counts))} seeds"
+
+
+def _cell(row: dict[str, Any]) -> str:
+    mark = {True: "", False: "*", None: "†"}[row["bracketed"]]
+    return f"{row['val_loss']:.3f}{mark}"
+
+
+MARKS = "\\* marks a best rate at the edge of those tried, † the only rate tried."
+
+
 TEXT = """# Which scheme should I use?
 
 Made by `benchmarks/which_scheme_page.py` from the records under `results/` and from the code; do not edit by hand. The
@@ -156,6 +194,11 @@ answer is as good as the records: read the limits at the end.
   Not told apart: {unclear}.
   What scaling the start of the output projections (`prenorm-scaledinit`) costs or brings, these seeds do not tell:
   {scaledinit}.
+- **More weights, one token a parameter**, each scheme at its best rate, best first. At the smallest of the ladder's
+  sizes ({smallest}, {smallest_seeds}):
+  {small_order};
+  at its largest ({largest}, {largest_seeds}):
+  {large_order}.
 - **A model to be served by stock engines** (transformers, vLLM, llama.cpp): one of
   {stock}.
   They fold into a stock class and then run at its speed; the others need this package at inference.
@@ -177,6 +220,20 @@ Intervals are paired by seed, 95%. *Good rates*: those of the grid within {near:
 
 {wide}So the table orders recipes (a scheme with the rate chosen for it), not schemes.
 
+## What was measured: over sizes
+
+Sizes are named by the weights in their layers; English prose, a vocabulary of 4,096, one token a parameter, at each
+scheme's best rate. {marks}
+Tables, intervals and their flaws: `results/ladder`.
+
+{ladder}
+
+## What was measured: beside schemes that rebuild the stream
+
+8 layers of width 32 on the same text, 250 steps of 2,048 tokens (`results/competitors`; * as above).
+
+{competitors}
+
 ## What was measured: cost
 
 Compiled training step relative to Pre-Norm, median of {rounds} paired rounds, width {d_model}, {n_layer} layers,
@@ -187,13 +244,13 @@ for the backward pass relative to it, both counted at 130m. [All schemes](scheme
 
 ## Limits
 
-- One shape, one text, one budget far from compute-optimal (about 20 tokens a parameter), three seeds. Early in training
-  the order shows how fast a start learns; it can turn with more tokens.
-- The rates come from one seed of the same text, which favours no scheme knowingly and some by luck.
+- One shape or four, two texts, budgets far from compute-optimal (about 20 tokens a parameter), one to three seeds.
+  Early in training the order shows how fast a start learns; it can turn with more tokens.
+- The first table's rates come from one seed of the same text, which favours no scheme knowingly and some by luck.
 - Step times are of one CPU. On a GPU the products are faster and everything elementwise counts for more: measure with
   `layerrope bench schemes` where you will train.
-- {unread} are in the cost table only: the records that this page reads hold no loss of theirs. Others do, at other
-  sizes: `results/lr`, `results/ablation`, `results/competitors` and `results/digits`.
+- {unread} are in no table of losses here.
+  Other records have more, at other sizes: `results/lr`, `results/ablation` and `results/digits`.
 
 ## Ask it for your model
 
@@ -212,6 +269,9 @@ def page() -> str:
     steps = step_times()
     apart = differences(found)
     best = {name: good_rates(sweep, name)[0] for name in {r.scheme for r in sweep}}
+    ladder = by_setting("ladder")
+    smallest, *_, largest = ladder
+    others = next(iter(by_setting("competitors").values()))
     within = 0.05
     rest = [name for name in steps if name != REFERENCE]
     some = next(r for r in found if r.scheme == REFERENCE)
@@ -232,9 +292,18 @@ def page() -> str:
         highest=" and ".join(f"{lr:g} (`{n}`)" for n, lr in best.items() if lr == max(best.values())),
         n_seed=len({r.seed for r in found}),
         near=NEAR,
+        smallest=smallest,
+        largest=largest,
+        smallest_seeds=_seeds(ladder[smallest]),
+        largest_seeds=_seeds(ladder[largest]),
+        small_order=_listed(list(ladder[smallest])),
+        large_order=_listed(list(ladder[largest])),
+        marks=MARKS,
+        ladder=study_table("ladder"),
+        competitors=study_table("competitors"),
         losses=losses_table(found, sweep),
         wide=unsteady(found),
-        unread=_listed([n for n in rest if n not in apart]),
+        unread=_listed([n for n in rest if n not in {*apart, *ladder[largest], *others}]),
         costs=cost_table(steps),
         **settings,
     )

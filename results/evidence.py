@@ -18,7 +18,9 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from layerrope.comparing.record import Purpose
 from layerrope.studies.reading import Found, read_found
@@ -95,7 +97,22 @@ def joined(folders: Sequence[Path], together: Path) -> Found:
                 link.symlink_to((folder / run.key).resolve())
     facts = {**parts[0].facts, "command": "\n".join(str(part.facts["command"]) for part in parts)}
     points, keys, labels = (tuple(x for part in parts for x in getattr(part, name)) for name in PARALLEL)
-    return Found(together, Study(parts[0].name, parts[0].base, points, facts, keys, labels))
+    return Found(together, with_budgets(Study(parts[0].name, parts[0].base, points, facts, keys, labels)))
+
+
+def with_budgets(study: Study) -> Study:
+    """The study with its budgets, in steps, as one more axis, where runs of one setting differ in their length."""
+    axes = tuple(study.facts["axes"])
+    lengths: dict[tuple[Any, ...], set[int]] = {}
+    for point, label in zip(study.points, study.labels, strict=True):
+        lengths.setdefault(tuple(label[axis] for axis in axes), set()).add(point["steps"])
+    if all(len(steps) == 1 for steps in lengths.values()):
+        return study
+    labels = tuple(
+        {**{axis: label[axis] for axis in axes}, "budget": str(point["steps"]), **label}
+        for point, label in zip(study.points, study.labels, strict=True)
+    )
+    return replace(study, labels=labels, facts={**study.facts, "axes": [*axes, "budget"]})
 
 
 if __name__ == "__main__":

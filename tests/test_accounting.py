@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from layerrope import ModelConfig, account, tiers
+from layerrope import InputError, ModelConfig, account, tiers
 from layerrope.accounting import count_parameters
 
 LADDER = {
@@ -24,6 +24,11 @@ LADDER = {
 @pytest.mark.parametrize(("tier", "parameters"), LADDER.items())
 def test_parameters_of_the_ladder(tier: str, parameters: int) -> None:
     assert count_parameters(tiers[tier])[0] == parameters
+
+
+def test_a_tier_s_name_is_no_configuration() -> None:
+    with pytest.raises(InputError, match=r"such as layerrope\.tiers\['1b'\]: got '7b'"):
+        account("7b")  # type: ignore[arg-type]
 
 
 def test_layerrope_at_1b_has_8208_gain_parameters_for_98304() -> None:

@@ -75,6 +75,8 @@ def test_the_page_on_schemes_says_what_the_records_say() -> None:
     again = "out of date: python benchmarks/which_scheme_page.py"
     assert which_scheme_page.losses_table(found, sweep) in page, again
     assert which_scheme_page.unsteady(found) in page, again
+    for record in ("ladder", "competitors"):
+        assert which_scheme_page.study_table(record) in page, again
     steps = which_scheme_page.step_times()
     rows = {
         name: rest for name, rest in re.findall(r"^\| `(.*?)` \| (.*) \|$", text(DOCS / "schemes.md"), re.MULTILINE)

@@ -341,6 +341,11 @@ def test_nonsense_arguments_are_refused(argument: str, value: Any) -> None:
         layerrope.inspect("anything", **{argument: value})
 
 
+def test_a_model_is_no_source() -> None:
+    with pytest.raises(InputError, match="cannot inspect a LM: .*save a model first"):
+        layerrope.inspect(layerrope.LM(layerrope.ModelConfig(n_layer=1)))  # type: ignore[arg-type]
+
+
 # ----------------------------------------------------------------------------------------------- files written
 def test_json_is_strict_and_carries_its_schema(smollm: Inspection, tmp_path: Path) -> None:
     text = smollm.to_json(tmp_path / "a.json").read_text()

@@ -198,6 +198,8 @@ class TestConfig:
             ({"n_layer": 10**9}, "n_layer must be at most 10000"),
             ({"d_model": 4 * 10**30}, "d_model must be at most 100000000"),
             ({"seq_len": 10**18}, "seq_len must be at most"),
+            ({"n_layer": 2.5}, "n_layer must be a whole number: got 2.5"),
+            ({"vocab_size": "61"}, "vocab_size must be a whole number: got '61'"),
             ({"eps": float("nan")}, "eps must be positive"),
         ],
     )

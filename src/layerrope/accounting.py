@@ -150,6 +150,8 @@ def account(config: Decoder) -> Account:
     Raises:
         InputError: the scheme does not exist or does not fit the shape.
     """
+    if not isinstance(config, Decoder):
+        raise InputError(f"the account of a configuration, such as layerrope.tiers['1b']: got {config!r:.100}")
     parameters, ends, _ = count_parameters(config)
     plain_parameters = count_parameters(replace(config, scheme="prenorm"))[0]
     flops = flops_per_token(config)

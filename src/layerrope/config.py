@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 from layerrope.errors import InputError, one_of
@@ -17,14 +18,19 @@ PAPER_EMBED_STD = math.sqrt(2 / 5)
 
 
 def check_counts(config: Any, *names: str) -> None:
-    """Raise InputError for one of these numbers below 1 or above `MOST`, or for more layers than `MOST_LAYERS`."""
+    """Raise InputError for one of these that is no whole number from 1 to `MOST`, or more than `MOST_LAYERS` layers."""
     for name in names:
-        if getattr(config, name) < 1:
-            raise InputError(f"{name} must be at least 1: got {getattr(config, name)}")
-        if getattr(config, name) > MOST and name != "n_layer":
-            raise InputError(f"{name} must be at most {MOST}: got {getattr(config, name)}")
+        check_count(name, getattr(config, name), MOST_LAYERS if name == "n_layer" else MOST)
     if config.n_layer > MOST_LAYERS:
         raise InputError(f"n_layer must be at most {MOST_LAYERS}: got {config.n_layer}")
+
+
+def check_count(name: str, value: Any, most: int) -> None:
+    """Raise InputError unless `value` is a whole number from 1 to `most`."""
+    if not isinstance(value, Integral):
+        raise InputError(f"{name} must be a whole number: got {value!r}")
+    if not 1 <= value <= most:
+        raise InputError(f"{name} must be at {'least 1' if value < 1 else f'most {most}'}: got {value}")
 
 
 @dataclass(frozen=True)

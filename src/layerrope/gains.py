@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from layerrope.config import MOST, check_count
 from layerrope.errors import InputError, one_of
 from layerrope.norms import KeepFp32, upcast
 
@@ -102,10 +103,9 @@ def gain_table(
     >>> gain_table(torch.ones(2048), 24)[0, :2]
     tensor([-0.3012,  1.3818])
     """
-    if gamma.ndim != 1:
-        raise InputError(f"gamma must be one vector (d,): got {gamma.ndim} dimensions")
-    if n_layer < 1:
-        raise InputError(f"n_layer must be at least 1: got {n_layer}")
+    if gamma.ndim != 1 or not len(gamma):
+        raise InputError(f"gamma must be one vector (d,): got the shape {tuple(gamma.shape)}")
+    check_count("n_layer", n_layer, MOST)
     if not 0 < base < math.inf:
         raise InputError(f"the base of LayerRoPE's spectrum must be positive: got {base}")
     gamma = upcast(gamma)

@@ -216,6 +216,16 @@ def test_a_run_is_no_export_to_compare_with(tmp_path: Path) -> None:
         verify(model("layerrope"), tmp_path / "run")
 
 
+def test_models_that_are_no_source_are_refused(tmp_path: Path) -> None:
+    with torch.device("meta"):
+        empty = model("layerrope").to("meta")
+    for source, message in ((torch.compile(model()), "before torch.compile"), (empty, "it has no weights")):
+        for call in (export, verify):
+            with pytest.raises(InputError, match=message):
+                call(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_tensor_too_many_is_refused(tmp_path: Path) -> None:
     export(model("layerrope"), tmp_path / "out", reader="plain")
     tensors = folder_tensors(tmp_path / "out")

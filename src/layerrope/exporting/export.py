@@ -90,6 +90,7 @@ def export(
             there already, or the proof fails (naming the first layer that differs). No folder is left then.
     """
     why = ""
+    _check_source(source)
     if not isinstance(source, LM) and is_patched(Path(source)):
         return _export_patched(Path(source), Path(to), as_, dtype, reader, overwrite)
     if not isinstance(source, LM):
@@ -104,6 +105,17 @@ def export(
         proof = prove(source, aside, plan=plan, reader=reader) | {"no_tokenizer": why or None}
         write_json(aside / "proof.json", proof)
     return Exported(Path(to), proof)
+
+
+def _check_source(source: object) -> None:
+    """Raise InputError for a model that cannot be a source."""
+    if isinstance(source, nn.Module) and not isinstance(source, LM):
+        raise InputError(
+            f"cannot export a {type(source).__name__}: give an LM (as it was before torch.compile or a wrapper), a run "
+            "or a folder; a model patched by layerrope.apply is saved first"
+        )
+    if isinstance(source, LM) and any(p.is_meta for p in source.parameters()):
+        raise InputError("cannot export a model on the meta device: it has no weights; build it on the CPU")
 
 
 def _export_patched(
@@ -319,6 +331,7 @@ def verify(source: LM | str | os.PathLike[str], folder: str | os.PathLike[str], 
     Raises:
         InputError: the folder is no export, or it differs from the source.
     """
+    _check_source(source)
     path = Path(folder)
     is_gguf = (path / "model.gguf").exists()
     if not is_gguf and not (path / "config.json").exists():

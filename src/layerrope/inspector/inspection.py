@@ -103,6 +103,9 @@ def _opened(
     source: str | os.PathLike[str] | Source, revision: str | None, token: str | None, endpoint: str | None
 ) -> Source:
     if not isinstance(source, str | os.PathLike):
+        if not hasattr(source, "format"):
+            what = "a folder, a file, a run or a Hub id; save a model first"
+            raise InputError(f"cannot inspect a {type(source).__name__}: give {what}")
         return source
     from layerrope.tensors import open_source
 
