@@ -90,3 +90,21 @@ def test_a_study_trained_in_parts_is_one_record(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(SystemExit, match="other is not a part"):
         script["joined"]([folders[0], tmp_path / "other"], tmp_path / "none")
+
+
+def test_parts_of_unlike_length_are_budgets(tmp_path: Path) -> None:
+    """One size at two lengths, a command each: two settings, each with its own best rate."""
+    script = runpy.run_path(str(Path(__file__).parents[1] / "results" / "evidence.py"))
+    folders = []
+    for budget, best in (("4", 0.02), ("6", 0.01)):
+        ask = Ask(
+            scale="tiny", schemes=("prenorm", "layerrope"), lrs=(0.01, 0.02), budgets=(budget,), seeds=(0,), bracket=0
+        )
+        folders.append(tmp_path / budget)
+        plan = replace(plan_study("competitors", ask), facts={"command": f"study {budget}"})
+        on_disk(plan, folders[-1], lambda run, best=best: 5.0 + abs(run.config.lr - best))
+    (tmp_path / "all").mkdir()
+    write_study_record(script["joined"](folders, tmp_path / "all"), tmp_path / "record", PURPOSE)
+    found = json.loads((tmp_path / "record" / "findings.json").read_text())["settings"]
+    assert {(row["setting"]["budget"], row["lr"]) for row in found} == {("4", 0.02), ("6", 0.01)}
+    assert len(found) == 4
