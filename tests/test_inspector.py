@@ -342,7 +342,7 @@ def test_nonsense_arguments_are_refused(argument: str, value: Any) -> None:
 
 
 def test_a_model_is_no_source() -> None:
-    with pytest.raises(InputError, match="cannot inspect a LM: .*save a model first"):
+    with pytest.raises(InputError, match=r"cannot inspect a LM: .*save a model first"):
         layerrope.inspect(layerrope.LM(layerrope.ModelConfig(n_layer=1)))  # type: ignore[arg-type]
 
 

@@ -29,8 +29,8 @@ def check_count(name: str, value: Any, most: int) -> None:
     """Raise InputError unless `value` is a whole number from 1 to `most`."""
     if not isinstance(value, Integral):
         raise InputError(f"{name} must be a whole number: got {value!r}")
-    if not 1 <= value <= most:
-        raise InputError(f"{name} must be at {'least 1' if value < 1 else f'most {most}'}: got {value}")
+    if not 1 <= int(value) <= most:
+        raise InputError(f"{name} must be at {'least 1' if int(value) < 1 else f'most {most}'}: got {value}")
 
 
 @dataclass(frozen=True)

@@ -175,8 +175,8 @@ def test_another_model_s_folder_is_refused(tmp_path: Path, changes: dict[str, An
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"intermediate_size": 10**13}, "config.json says d_ff 10000000000000, the source 96"),
-        ({"vocab_size": 10**12}, "says vocab_size"),
+        ({"intermediate_size": 10**7}, "config.json says d_ff 10000000, the source 96"),
+        ({"vocab_size": 10**7}, "says vocab_size"),
         ({"max_position_embeddings": 7}, "says seq_len 7"),
         ({"rms_norm_eps": 1e-3}, "says eps 0.001"),
         ({"rope_scaling": {"type": "linear"}}, "scales its rotary positions"),
