@@ -50,24 +50,22 @@ def stream_text(model: LM | LoopedLM, tokenizer: Tokenizer, prompt: str, how: Sa
         InputError: the prompt is not UTF-8 or has tokens that the model does not know (both at once, before any
             text); the text outgrows learned positions; loops or a contrast that the model cannot have.
     """
-    return text_after(model, tokenizer, prompt_ids(model, tokenizer, prompt), how)
+    return begin_text(model, tokenizer, prompt, how)[1]
 
 
-def text_after(model: LM | LoopedLM, tokenizer: Tokenizer, ids: list[int], how: Sampling) -> Iterator[str]:
-    """`stream_text` of a prompt that `prompt_ids` has read.
-
-    Raises:
-        InputError: as `stream_text` says of the model.
-    """
+def begin_text(
+    model: LM | LoopedLM, tokenizer: Tokenizer, prompt: str, how: Sampling
+) -> tuple[list[int], Iterator[str]]:
+    """The prompt's ids and what `stream_text` gives, with its refusals."""
     if isinstance(model, LoopedLM):
         how.drawing.counts(model)
     elif how.loops is not None or how.contrast is not None:
         raise InputError("only looped models have iterations: leave out loops and contrast")
-    return _pieces(model, tokenizer, ids, how)
+    ids = _prompt_ids(model, tokenizer, prompt)
+    return ids, _pieces(model, tokenizer, ids, how)
 
 
-def prompt_ids(model: LM | LoopedLM, tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The ids that `stream_text` starts from, with its refusals of the prompt."""
+def _prompt_ids(model: LM | LoopedLM, tokenizer: Tokenizer, prompt: str) -> list[int]:
     try:
         prompt.encode()
     except UnicodeEncodeError as error:

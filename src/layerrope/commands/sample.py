@@ -51,7 +51,7 @@ class Command:
 
     def run(self) -> int:
         from layerrope.looping.loopcd import read_contrast
-        from layerrope.sampling import Sampling, prompt_ids, text_after
+        from layerrope.sampling import Sampling, begin_text
         from layerrope.training.machine import check_machine, threads
 
         if self.tokens < 1:
@@ -61,8 +61,7 @@ class Command:
         how = Sampling(*settings)
         device = check_machine(self.device)
         model, tokenizer, label = self._read()
-        ids = prompt_ids(model, tokenizer, self.prompt)
-        made = text_after(model.to(device).eval(), tokenizer, ids, how)  # refuses what cannot be drawn
+        ids, made = begin_text(model.to(device).eval(), tokenizer, self.prompt, how)  # refuses what cannot be drawn
         note(f"{label}, scheme {model.config.scheme}")
         longest = len(ids) + self.tokens
         if longest > model.config.seq_len:
