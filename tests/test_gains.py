@@ -80,13 +80,6 @@ class TestGainTable:
         with pytest.raises(InputError, match="must be even"):
             LayerRoPE(4, 7)
 
-    @pytest.mark.parametrize(
-        ("gamma", "n_layer"), [([], 3), ([[1.0, 1.0]], 3), ([1.0, 1.0], 2.5), ([1.0, 1.0], 10**30)]
-    )
-    def test_what_is_no_table_is_refused(self, gamma: list, n_layer: int) -> None:
-        with pytest.raises(InputError, match=r"must be one vector|n_layer must be"):
-            gain_table(torch.tensor(gamma), n_layer)
-
     def test_low_precision_gamma_is_computed_in_fp32(self) -> None:
         assert gain_table(torch.ones(8, dtype=torch.bfloat16), 3).dtype == torch.float32
 

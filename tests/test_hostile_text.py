@@ -73,7 +73,10 @@ def test_ids_of_another_shape_are_refused() -> None:
         (torch.ones(4), {"base": 0.0}, "base"),
         (torch.ones(4), {"base": math.nan}, "base"),
         (torch.ones(4), {"n_layer": 0}, "n_layer"),
-        (torch.ones(2, 4), {}, "2 dimensions"),
+        (torch.ones(4), {"n_layer": 2.5}, "n_layer must be a whole number"),
+        (torch.ones(4), {"n_layer": 10**30}, "n_layer must be at most"),
+        (torch.ones(2, 4), {}, r"shape \(2, 4\)"),
+        (torch.ones(0), {}, r"shape \(0,\)"),
     ],
 )
 def test_gain_tables_of_no_meaning_are_refused(gamma: torch.Tensor, change: dict[str, Any], message: str) -> None:
