@@ -65,7 +65,17 @@ def test_a_failure_of_another_shape_is_refused(tmp_path: Path, text: str) -> Non
 
 @pytest.mark.parametrize(
     "change",
-    [{"points": [3]}, {"points": None}, {"keys": [1]}, {"facts": []}, {"base": []}, {"labels": 5}, {"name": 1}],
+    [
+        {"points": [3]},
+        {"points": None},
+        {"keys": [1]},
+        {"keys": ["../elsewhere"]},
+        {"keys": [".."]},
+        {"facts": []},
+        {"base": []},
+        {"labels": 5},
+        {"name": 1},
+    ],
 )
 def test_a_study_of_another_shape_is_refused_by_field(tmp_path: Path, change: dict[str, Any]) -> None:
     write_study(Study("s", toy_config(), ({"seed": 0},)), tmp_path)
@@ -75,4 +85,15 @@ def test_a_study_of_another_shape_is_refused_by_field(tmp_path: Path, change: di
         read_study(tmp_path)
     (tmp_path / FILE).write_text("[]")
     with pytest.raises(InputError, match="is not a study"):
+        read_study(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "point", [{"lr": "x"}, {"precision": 3}, {"model": 3}, {"model.scheme": 5}, {"data.source": []}]
+)
+def test_a_point_of_another_type_is_refused(tmp_path: Path, point: dict[str, Any]) -> None:
+    write_study(Study("s", toy_config(), ({"seed": 0},)), tmp_path)
+    saved = json.loads((tmp_path / FILE).read_text())
+    (tmp_path / FILE).write_text(json.dumps(saved | {"points": [point]}))
+    with pytest.raises(InputError):
         read_study(tmp_path)

@@ -149,6 +149,17 @@ def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
     assert not (tmp_path / "study.json").exists()
 
 
+def test_another_study_s_record_is_kept_and_a_damaged_one_is_written_again(tmp_path: Path) -> None:
+    run(study("prenorm"), tmp_path)
+    there = (tmp_path / "study.json").read_bytes()
+    with pytest.raises(InputError, match=r"holds the study test, not other: choose another --out"):
+        run(replace(study("prenorm"), name="other"), tmp_path)
+    assert (tmp_path / "study.json").read_bytes() == there
+    (tmp_path / "study.json").write_bytes(there[:100])
+    run(study("prenorm"), tmp_path)
+    assert (tmp_path / "study.json").read_bytes() == there
+
+
 def test_folders_that_are_something_else(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write"):

@@ -131,8 +131,11 @@ def read_study(folder: Path) -> Study:
         labels = tuple(saved.get("labels", ()))
         if len(labels) not in {0, len(points)}:
             raise KeyError("points and labels differ in number")
-        return Study(saved["name"], base, points, saved["facts"], keys, labels)
-    except (KeyError, TypeError) as error:
+        study = Study(saved["name"], base, points, saved["facts"], keys, labels)
+        for i, run in enumerate(study.runs):
+            read_config(to_json(run.config), f"run {i}")  # a field's type, which no config checks of itself
+        return study
+    except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / FILE} is not a study ({error}): run the study again") from error
 
 
@@ -142,6 +145,8 @@ def _check_shape(saved: Any, path: Path) -> None:
     for name, kind in {"name": str, "base": dict, "facts": dict, "points": list, "keys": list}.items():
         if not isinstance(found.get(name), kind):
             raise InputError(f"{path} is not a study ({name} is missing or of another type): run the study again")
+    if any(key in {"", ".", ".."} or Path(key).name != key for key in found["keys"] if isinstance(key, str)):
+        raise InputError(f"{path} is not a study (keys are not names of folders): run the study again")
     for name, kind in {"points": dict, "keys": str, "labels": dict}.items():
         rows = found.get(name, [])
         if not isinstance(rows, list) or not all(isinstance(row, kind) for row in rows):
@@ -184,10 +189,12 @@ def run_study(study: Study, folder: Path, launch: Launcher, listen: Listener) ->
         The outcome of every run, by its key.
 
     Raises:
-        InputError: a run that cannot be trained as it is; the folder is in use or cannot be written.
+        InputError: a run that cannot be trained as it is; the folder is in use, holds another study, or cannot be
+            written.
         KeyboardInterrupt: the user stopped; the same call continues.
     """
     with locked(folder):
+        _keep_another(study, folder)
         write_study(study, folder)
         found = outcomes(study, folder)
         jobs = {run.key: job(run, folder) for run in study.runs}
@@ -202,6 +209,17 @@ def run_study(study: Study, folder: Path, launch: Launcher, listen: Listener) ->
             if outcome.status == "failed":
                 write_json(run_dir / FAILURE, {"error": outcome.error, "attempts": outcome.attempts})
         return found
+
+
+def _keep_another(study: Study, folder: Path) -> None:
+    """Raise InputError where `folder` holds the record of a study of another name, which this one's would replace."""
+    try:
+        saved = read_json(folder / FILE)
+    except InputError:  # none there, or what a damaged disk left of one, which running the study again mends
+        return
+    there = saved.get("name") if isinstance(saved, dict) else None
+    if isinstance(there, str) and there != study.name:
+        raise InputError(f"{folder} holds the study {there}, not {study.name}: choose another --out")
 
 
 def job(run: Run, folder: Path) -> Job:

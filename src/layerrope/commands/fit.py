@@ -92,7 +92,7 @@ class Command:
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"--{name} takes positive numbers: got {value:g}")
         points, notes = read_points(*self.source)
-        for name in self.schemes:
+        for name in (*self.schemes, *self.whose, *self.baselines):
             one_of("scheme of the table", name, schemes_of(points))
         chosen = [p for p in points if not self.schemes or p.scheme in self.schemes]
         fit = fit_scaling(chosen, form=self.form, shared_e=self.shared_e, e=self.e, delta=self.delta)

@@ -48,10 +48,12 @@ def resample(fit: ScalingFit, count: int = RESAMPLES, seed: int = 0) -> Resample
         fit ended nowhere.
 
     Raises:
-        InputError: fewer than one resample.
+        InputError: fewer than one resample, or a seed below 0.
     """
     if count < 1:
         raise InputError(f"at least one resample is needed: got {count}")
+    if seed < 0:
+        raise InputError(f"the seed of the resamples is a whole number from 0: got {seed}")
     cells = [cell(p, fit.form) for p in fit.points]
     n, p = len(set(cells)), fit.n_parameters
     residual_N = fit.residuals()
