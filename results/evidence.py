@@ -76,7 +76,10 @@ PURPOSES = {
     "aspect": Purpose(
         "Depth against width at equal parameters",
         "With the same number of weights: are more layers a better use of them than more width?",
-        SMALL + " One parameter count, one seed.",
+        SMALL
+        + " One parameter count, one seed. Parameters are equal in the layers only: the vocabulary's tables grow with"
+        " width, so the wide shapes have about twice as many in all, and these budgets hardly begin to train the narrow"
+        " deep ones.",
     ),
 }
 
