@@ -267,10 +267,11 @@ def test_schemes_that_cannot_be_looped_are_refused(scheme: str) -> None:
         ({"coda": 10**9}, "n_layer must be at most"),
         ({"loops": 0}, "loops"),
         ({"prelude": -1}, "prelude"),
+        ({"coda": 1.5}, "numbers of layers: got 1 and 1.5"),
         ({"n_head": 3}, "head width"),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused(change: dict[str, int], says: str) -> None:
+def test_shapes_that_do_not_fit_are_refused(change: dict, says: str) -> None:
     with pytest.raises(InputError, match=says):
         replace(TINY, **change)
 

@@ -191,6 +191,8 @@ class TestConfig:
         [
             ({"d_model": 18}, "d_model 18 is not divisible by n_head 4"),
             ({"n_kv_head": 3}, "n_kv_head 3 does not divide n_head 4"),
+            ({"n_kv_head": 2.0}, "n_kv_head must be a whole number"),
+            ({"n_kv_head": 0}, "n_kv_head must be at least 1"),
             ({"d_model": 4, "n_head": 4, "n_kv_head": None}, "even head width: d_model / n_head is 1"),
             ({"norm": "rms"}, "did you mean rmsnorm"),
             ({"position": "rotery"}, "did you mean rotary"),

@@ -76,7 +76,8 @@ class ModelConfig:
         check_counts(self, "n_layer", "n_head", "d_model", "d_ff", "vocab_size", "seq_len")
         if self.d_model % self.n_head:
             raise InputError(f"d_model {self.d_model} is not divisible by n_head {self.n_head}: change one of them")
-        if self.n_kv_head is not None and (self.n_kv_head < 1 or self.n_head % self.n_kv_head):
+        check_count("n_kv_head", self.kv_heads, MOST)
+        if self.n_head % self.kv_heads:
             raise InputError(f"n_kv_head {self.n_kv_head} does not divide n_head {self.n_head}")
         one_of("norm", self.norm, ("rmsnorm", "layernorm"))
         one_of("position", self.position, ("rotary", "learned"))
@@ -93,7 +94,7 @@ class ModelConfig:
 
     @property
     def kv_heads(self) -> int:
-        return self.n_kv_head or self.n_head
+        return self.n_head if self.n_kv_head is None else self.n_kv_head
 
 
 PRESETS: dict[str, dict[str, object]] = {

@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -77,9 +78,9 @@ class LoopedConfig:
     """says in a run's record that this is a looped model"""
 
     def __post_init__(self) -> None:
-        check_counts(self, "core", "loops", "n_head", "d_model", "d_ff", "vocab_size", "seq_len")
-        if min(self.prelude, self.coda) < 0:
+        if not all(isinstance(n, Integral) and n >= 0 for n in (self.prelude, self.coda)):
             raise InputError(f"prelude and coda are numbers of layers: got {self.prelude} and {self.coda}")
+        check_counts(self, "core", "loops", "n_head", "d_model", "d_ff", "vocab_size", "seq_len")
         if self.loops > MOST_LOOPS:
             raise InputError(f"loops must be at most {MOST_LOOPS}: got {self.loops}")
         if self.grad_loops is not None and self.grad_loops < 1:
