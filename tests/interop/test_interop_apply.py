@@ -242,6 +242,15 @@ def test_schemes_and_inits_that_do_not_fit_are_refused(scheme: str, init: str, m
     assert patch_of(model) is None
 
 
+def test_gains_come_before_compilation() -> None:
+    with pytest.raises(InputError, match=r"first, then torch\.compile"):
+        layerrope.apply(torch.compile(decoder("llama")))
+    model = decoder("llama")
+    layerrope.apply(model)
+    with pytest.raises(InputError, match="fold the patched model itself"):
+        layerrope.fold(torch.compile(model))
+
+
 def test_a_second_patch_is_refused() -> None:
     model = decoder("llama")
     layerrope.apply(model)

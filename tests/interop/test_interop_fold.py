@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interop_models import IDS, logits, model
+from torch import nn
 
 import layerrope
 from layerrope import InputError
@@ -139,6 +140,16 @@ def test_norms_with_differing_eps_are_refused() -> None:
     made.layers[1].mlp.branch.pre.eps = 1e-3
     with pytest.raises(InputError, match=r"differing eps \(1e-06, 0.001\)"):
         layerrope.fold(made)
+
+
+def test_other_models_with_gains_are_not_taken_for_models_without() -> None:
+    looped = layerrope.LoopedLM(layerrope.LoopedConfig(d_model=16, d_ff=24, scheme="layerrope"))
+    vit = layerrope.ViT(layerrope.ViTConfig(n_layer=1, scheme="lns"))
+    for other in (torch.compile(model("layerrope")), nn.Sequential(model("lns")), looped, vit):
+        with pytest.raises(InputError, match="with gains does not fold: give an LM"):
+            layerrope.fold(other)
+    plain = nn.Sequential(model("prenorm"))
+    assert layerrope.fold(plain) is plain
 
 
 def test_what_is_no_model_is_refused() -> None:

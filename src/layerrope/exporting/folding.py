@@ -55,7 +55,8 @@ def fold(model: Any) -> Any:
         patched model, a stock copy of it. A model without gains comes back as it is.
 
     Raises:
-        InputError: the scheme cannot be written without its own code; the message names the feature.
+        InputError: the scheme cannot be written without its own code (the message names the feature), or the model has
+            gains but is of another kind, or in a wrapper.
     """
     if isinstance(model, LM):
         folded = fold_tensors(model)

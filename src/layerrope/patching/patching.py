@@ -23,7 +23,7 @@ from layerrope import __version__
 from layerrope.axes import Gains, Scheme, unit_init
 from layerrope.errors import InputError, one_of
 from layerrope.exporting.stored import store_names
-from layerrope.gains import KINDS, LayerRoPE, Product, rope_spectrum, rotate_pairs
+from layerrope.gains import KINDS, LNS, LayerRoPE, Product, ReZero, rope_spectrum, rotate_pairs
 from layerrope.norms import Gate, RMSNorm
 from layerrope.patching.anatomy import Anatomy, SiteAt, dissect, is_conv1d
 from layerrope.patching.timm_blocks import SpareGains, is_timm
@@ -167,6 +167,8 @@ def apply(
         raise InputError(f"cannot put gains into a {type(model).__name__}: give a model of transformers or timm")
     if patch_of(model) is not None:
         raise InputError("this model has depth gains already: remove or fold them first")
+    if hasattr(model, "_orig_mod"):
+        raise InputError("this model is compiled already: apply depth gains first, then torch.compile")
     if hasattr(model, "peft_config"):
         raise InputError("this model has adapters already: apply depth gains first, then PEFT")
     anatomy = dissect(model, architecture)
@@ -413,6 +415,11 @@ def fold_patched(model: Any) -> Any:
     if patch_of(model) is None:
         if any(hasattr(module, ATTRIBUTE) for module in model.modules()):
             raise InputError("fold the patched model itself: merge adapters (merge_and_unload) and unwrap it first")
+        if any(isinstance(module, LayerRoPE | LNS | ReZero) for module in model.modules()):
+            raise InputError(
+                f"a {type(model).__name__} with gains does not fold: give an LM, or a model patched by "
+                "layerrope.apply, as it was before torch.compile or a wrapper; for others see docs/howto-own-model.md"
+            )
         return model
     made = copy.deepcopy(model)
     patch = patch_of(made)
