@@ -543,6 +543,19 @@ def test_the_order_under_recipes_is_asked_in_each_budget_alone(tmp_path: Path) -
     ]
 
 
+@pytest.mark.parametrize(
+    ("gap", "said"),
+    [(0.1, "told from the spread of seeds for lns and prenorm"), (1e-3, "no swap is told from the spread of seeds")],
+)
+def test_an_order_that_changes_under_recipes_says_whether_seeds_tell_it(tmp_path: Path, gap: float, said: str) -> None:
+    def loss(run: Run) -> float:
+        sign = 1 if run.labels["recipe"] == "muon" else -1
+        return 2 + (run.config.model.scheme == "lns") * (sign * gap + 0.01 * (run.config.seed - 1))
+
+    plan = plan_study("recipe", Ask(scale="tiny", schemes=("prenorm", "lns"), lrs=(0.01,), seeds=(0, 1, 2)))
+    assert findings_of(on_disk(plan, tmp_path, loss)).sentences[0].endswith(f"under all 3 recipes: {said}.")
+
+
 def test_looping_is_compared_within_a_budget(tmp_path: Path) -> None:
     def loss(run: Run) -> float:
         return 2 + 0.1 * run.labels["run"].endswith("loops") * (1 if run.labels["budget"] == "4" else -1)

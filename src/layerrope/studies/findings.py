@@ -419,8 +419,25 @@ def _recipe(found: Found, said: Said) -> None:
         if len(part.groups) > 1:
             same = "the same" if len(orders) == 1 else "not the same"
             where = f" at {part.name}" if part.name else ""
-            said.sentences.append(f"The order of the schemes is {same} under all {len(part.groups)} recipes{where}.")
+            told = "" if len(orders) == 1 else f": {_swapped(part)}"
+            said.sentences.append(
+                f"The order of the schemes is {same} under all {len(part.groups)} recipes{where}{told}."
+            )
     _each_setting(found, said)
+
+
+def _swapped(part: Part) -> str:
+    """The pairs of schemes of which each is ahead of the other under some recipe by more than seeds spread."""
+    ahead: set[tuple[str, str]] = set()
+    for group in part.groups:
+        rows = {row.scheme: row for row in group.table.ranked}
+        pairs = [(one, two) for one in rows for two in rows if one != two]
+        leads = {pair: _lead(rows, *pair) for pair in pairs}
+        ahead |= {pair for pair, lead in leads.items() if lead is not None and lead.decided and lead.mean > 0}
+    swaps = [f"{one} and {two}" for one, two in sorted(ahead) if one < two and (two, one) in ahead]
+    return (
+        f"told from the spread of seeds for {', '.join(swaps)}" if swaps else "no swap is told from the spread of seeds"
+    )
 
 
 def _loop(found: Found, said: Said) -> None:
