@@ -108,10 +108,11 @@ def write_report(found: Comparison) -> dict[str, Any]:
         InputError: the folder cannot be written, or the text is no longer there.
     """
     figures = figures_of(found)
-    save_charts({figure.name: figure.chart for figure in figures}, found.folder / "charts")
     page(found, figures).write(found.folder / "report.html")
     made = document(found)
     write_json(found.folder / "result.json", made)
+    # last: under a limit on memory the library that draws may end the process
+    save_charts({figure.name: figure.chart for figure in figures}, found.folder / "charts")
     return made
 
 

@@ -26,11 +26,12 @@ def write_study_report(found: Found) -> tuple[Said, dict[str, Any]]:
         InputError: the folder cannot be written.
     """
     said = findings_of(found)
-    save_charts({figure.name: figure.chart for figure in said.figures}, found.folder / "charts")
     write_atomic(found.folder / "runs.csv", runs_csv(found))
     page(found, said).write(found.folder / "report.html")
     made = document(found, said)
     write_json(found.folder / "result.json", made)
+    # last: under a limit on memory the library that draws may end the process
+    save_charts({figure.name: figure.chart for figure in said.figures}, found.folder / "charts")
     return said, made
 
 
