@@ -318,7 +318,7 @@ def share_of_magnitude(base: str, whole: str, part: str) -> Callable[[], Answer]
             most += [kept.mean / full.mean > 0.5] if told else []
             share = f", {kept.mean / full.mean:.0%} of it with the magnitude alone" if told else ""
             open_ += (here := at_edge(rows, base, whole, part))
-            words.append(f"{at(value)}lead {shown(full)}{share or ', so there is no gain to divide'}{edges(here)}")
+            words.append(f"{at(value)}lead {shown(full)}{share or ': no lead is told, so no share of it'}{edges(here)}")
         if not words:
             return unanswered(runs, base, whole, part)
         return (UNTOLD if open_ or not most else SAME if all(most) else CONTRADICTS), "; ".join(words)

@@ -115,7 +115,7 @@ def test_no_share_is_taken_of_a_loss(record: Path) -> None:
     answer = claims.share_of_magnitude("prenorm", "layerrope", "layerrope:rotation=off")
     write(record, "ablation", {"prenorm": [5.0, 5.1], "layerrope": [6.0, 6.1], "layerrope:rotation=off": [5.5, 5.6]})
     assert answer()[0] == "the budget cannot tell"
-    assert "no gain to divide" in answer()[1]
+    assert "no lead is told" in answer()[1]
 
 
 @pytest.mark.parametrize(

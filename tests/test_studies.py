@@ -448,7 +448,7 @@ def test_the_ablation_tests_pairs_and_says_what_the_rotation_is_worth(tmp_path: 
     assert re.search(
         r"lead over prenorm: \+0\.100\d \[.*\] nats; without the rotation \+0\.080\d.*, 80% of it\.", words(found)
     )
-    assert re.search(r"lead over prenorm-scaledinit: .*, and there is no gain to divide\.", words(found))
+    assert re.search(r"lead over prenorm-scaledinit: .*, but no lead is told, so no share of it\.", words(found))
     tests = {test.scheme: test for test in paired_tests(found.groups[0].table, "layerrope")}
     assert tests["prenorm"].words == "worse"
     assert tests["layerrope:rotation=off"].words == "worse"

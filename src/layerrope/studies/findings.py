@@ -382,9 +382,10 @@ def _left_without_rotation(group: Group) -> list[str]:
         if lead is None or kept is None:
             continue
         share = f"{kept.mean / lead.mean:.0%} of it" if kept.mean > 0 else "nothing of it"
+        told = lead.decided and lead.mean > 0
         said.append(
             f"{_at(group)}LayerRoPE's lead over {baseline}: {signed(lead, 4)} nats; without the rotation"
-            f" {signed(kept, 4)}, {share if lead.decided and lead.mean > 0 else 'and there is no gain to divide'}."
+            f" {signed(kept, 4)}, {share if told else 'but no lead is told, so no share of it'}."
         )
     return said
 
