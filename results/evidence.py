@@ -56,9 +56,8 @@ PURPOSES = {
         "Does it still train at 512 layers?",
         "At width 32, which schemes keep improving as layers are added, and which fall apart?",
         SMALL
-        + " More steps, above all: after a hundred of 512 tokens no model knows more than how often each token occurs,"
-        " at any depth, so the record shows that all of them stay finite to 512 layers, and not which is better. One"
-        " seed and one rate for all depths and schemes; rates tuned for each are the fairer question.",
+        + " More steps and tuned rates, above all: 400 steps of 512 tokens are few, the two deeper models were trained at"
+        " one rate, and there is one seed.",
     ),
     "competitors": Purpose(
         "LayerRoPE beside schemes that rebuild the residual stream",
