@@ -56,8 +56,8 @@ PURPOSES = {
         "Does it still train at 512 layers?",
         "At width 32, which schemes keep improving as layers are added, and which fall apart?",
         SMALL
-        + " More steps and tuned rates, above all: 400 steps of 512 tokens are few, the two deeper models were trained at"
-        " one rate, and there is one seed.",
+        + " More steps and tuned rates, above all: 400 steps of 512 tokens are few, the two deeper models were trained"
+        " at one rate, and there is one seed.",
     ),
     "competitors": Purpose(
         "LayerRoPE beside schemes that rebuild the residual stream",
