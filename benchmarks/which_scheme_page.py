@@ -145,6 +145,7 @@ def step_times() -> dict[str, float]:
     return {r["name"]: r["ratio"] for r in rows if r["name"] in schemes}
 
 
+@lru_cache
 def by_setting(record: str) -> dict[str, dict[str, dict[str, Any]]]:
     """Setting -> scheme -> its row at the best rate, in the order of the record of a study: best scheme first."""
     found = json.loads((ROOT / "results" / record / "findings.json").read_text(encoding="utf-8"))["settings"]
@@ -177,9 +178,6 @@ def _seeds(rows: dict[str, dict[str, Any]]) -> str:
 def _cell(row: dict[str, Any]) -> str:
     mark = {True: "", False: "*", None: "†"}[row["bracketed"]]
     return f"{row['val_loss']:.3f}{mark}"
-
-
-MARKS = "\\* marks a best rate at the edge of those tried, † the only rate tried."
 
 
 TEXT = """# Which scheme should I use?
@@ -223,7 +221,7 @@ Intervals are paired by seed, 95%. *Good rates*: those of the grid within {near:
 ## What was measured: over sizes
 
 Sizes are named by the weights in their layers; English prose, a vocabulary of 4,096, one token a parameter, at each
-scheme's best rate. {marks}
+scheme's best rate. \\* marks a best rate at the edge of those tried, † the only rate tried.
 Tables, intervals and their flaws: `results/ladder`.
 
 {ladder}
@@ -298,7 +296,6 @@ def page() -> str:
         largest_seeds=_seeds(ladder[largest]),
         small_order=_listed(list(ladder[smallest])),
         large_order=_listed(list(ladder[largest])),
-        marks=MARKS,
         ladder=study_table("ladder"),
         competitors=study_table("competitors"),
         losses=losses_table(found, sweep),

@@ -18,11 +18,9 @@ PAPER_EMBED_STD = math.sqrt(2 / 5)
 
 
 def check_counts(config: Any, *names: str) -> None:
-    """Raise InputError for one of these that is no whole number from 1 to `MOST`, or more than `MOST_LAYERS` layers."""
+    """Raise InputError for one of these that is no whole number from 1 to `MOST` (layers: to `MOST_LAYERS`)."""
     for name in names:
         check_count(name, getattr(config, name), MOST_LAYERS if name == "n_layer" else MOST)
-    if config.n_layer > MOST_LAYERS:
-        raise InputError(f"n_layer must be at most {MOST_LAYERS}: got {config.n_layer}")
 
 
 def check_count(name: str, value: Any, most: int) -> None:

@@ -80,7 +80,7 @@ class LoopedConfig:
     def __post_init__(self) -> None:
         if not all(isinstance(n, Integral) and n >= 0 for n in (self.prelude, self.coda)):
             raise InputError(f"prelude and coda are numbers of layers: got {self.prelude} and {self.coda}")
-        check_counts(self, "core", "loops", "n_head", "d_model", "d_ff", "vocab_size", "seq_len")
+        check_counts(self, "core", "loops", "n_head", "d_model", "d_ff", "vocab_size", "seq_len", "n_layer")
         if self.loops > MOST_LOOPS:
             raise InputError(f"loops must be at most {MOST_LOOPS}: got {self.loops}")
         if self.grad_loops is not None and self.grad_loops < 1:

@@ -85,15 +85,15 @@ def saving_rows(savings: Sequence[Saving]) -> list[dict[str, str]]:
             "its FLOPs": f"{s.compute:.3g}",
             "baseline's FLOPs": f"{s.baseline_compute:.3g}{' (measured)' if s.measured else ''}",
             "within what was trained": "yes" if s.interpolated else "NO: extrapolated",
-            **({"its own runs": _denied(s) if s.denied else "agree"} if any(t.denied for t in savings) else {}),
+            **({"its own runs": _own_runs(s)} if any(t.denied for t in savings) else {}),
         }
         for s in savings
     ]
 
 
-def _denied(s: Saving) -> str:
-    compute, loss = s.denied or (math.nan, math.nan)
-    return f"SAY THE OPPOSITE: {loss:.4f} at {compute:.3g} FLOPs"
+def _own_runs(s: Saving) -> str:
+    """What a scheme's own runs say of its saving."""
+    return "agree" if s.denied is None else f"SAY THE OPPOSITE: {s.denied[1]:.4f} at {s.denied[0]:.3g} FLOPs"
 
 
 def _interval(s: Saving) -> str:
@@ -148,7 +148,7 @@ def _said(s: Saving) -> str:
     more = ", so it needs more" if s.ratio < 1 and not untold else ""
     where = "" if s.interpolated else ", beyond the sizes trained: an extrapolation"
     lost = f", {s.failed} of {s.resamples} resamples gave no ratio" if s.failed else ""
-    denied = f", but its own runs {_denied(s)}; do not quote the ratio" if s.denied else ""
+    denied = f", but its own runs {_own_runs(s)}; do not quote the ratio" if s.denied else ""
     return f"{s.scheme} {_times(s.ratio)} ({bounds}{lost}){more}{untold}{where}{denied}"
 
 
